@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from remanence import DPSGD, SGD, AnyModule, InputError, Records, looped
+from remanence.networks import modules
 
 
 def records(count=8, features=6):
@@ -250,3 +251,19 @@ def test_a_single_output_is_a_logistic_unit():
         optimizer.step()
     by_hand = torch.cat([p.detach().flatten() for p in module.parameters()])
     torch.testing.assert_close(release["parameters"][0], by_hand, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_are_clipped_a_few_at_a_time(monkeypatch):
+    network = AnyModule(nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)))
+    generator = torch.Generator().manual_seed(0)
+    parameters = torch.randn(7, network.numbers, generator=generator)
+    for sets in (1, 7):
+        features = torch.randn(sets, 11, 5, generator=generator)
+        data = Records(features, torch.randint(3, (sets, 11), generator=generator))
+        mask = torch.rand(7, 11, generator=generator) < 0.5
+        whole = network.clipped_sum(parameters, data, max_norm=0.3, mask=mask)
+        for room in (1, 3, 20):
+            monkeypatch.setattr(modules, "_CPU_NUMBERS", room * network.numbers)
+            found = network.clipped_sum(parameters, data, max_norm=0.3, mask=mask)
+            torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-6)
+        monkeypatch.undo()

@@ -19,6 +19,7 @@ from remanence.core.records import Records, concatenate
 from remanence.training.perceptron import Network
 
 _AT_ONCE = 64  # models that are asked together
+_CPU_NUMBERS, _GPU_NUMBERS = 2**25, 2**29  # of gradients that are written down at once
 _COMPARED = 16  # records of a batch that show whether a module mixes them
 _LOOPED = "looped(train), which trains one model after the other"
 _INSTEAD = f"GroupNorm or LayerNorm; module.eval() for layers that you train in that mode; or {_LOOPED}"
@@ -233,8 +234,7 @@ class AnyModule(Network):
     ) -> Tensor:
         """Every record's gradient, clipped and summed; without clipping, the gradient of the summed loss."""
         if max_norm is not None:
-            gradients = self._clipped(parameters, records, max_norm)
-            return (gradients if mask is None else gradients * mask.unsqueeze(-1)).sum(1)
+            return self._sum_of_clipped(parameters, records, max_norm, mask)
 
         def loss(flat: Tensor, features: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
             return (_losses(self._logits(flat, features), labels) * mask).sum()
@@ -266,6 +266,25 @@ class AnyModule(Network):
         # A copy: a first layer may write over its input, which is the data.
         given = dict(zip(named, values, strict=True)), (features.clone(),)
         return _logits_of(functional_call(self.module, *given))
+
+    def _sum_of_clipped(
+        self, parameters: Tensor, records: Records, max_norm: float, mask: Tensor | None
+    ) -> Tensor:
+        """As many gradients at a time as there is room for."""
+        trials, count = len(parameters), records.batch_shape[1]
+        room = max(1, (_GPU_NUMBERS if parameters.is_cuda else _CPU_NUMBERS) // self.numbers)
+        together, rows = min(trials, room), max(1, room // trials)
+        total = torch.zeros_like(parameters)
+        for first in range(0, trials, together):
+            some = slice(first, first + together)
+            own = records if records.batch_shape[0] == 1 else records[some]
+            for start in range(0, count, rows):
+                part = slice(start, start + rows)
+                gradients = self._clipped(parameters[some], own[:, part], max_norm)
+                if mask is not None:
+                    gradients = gradients * mask[some, part].unsqueeze(-1)
+                total[some] += gradients.sum(1)
+        return total
 
     def _clipped(self, parameters: Tensor, records: Records, max_norm: float | None) -> Tensor:
         def loss(flat: Tensor, features: Tensor, label: Tensor) -> Tensor:
