@@ -94,7 +94,7 @@ def test_a_head_a_backbone_and_two_folders_are_an_audit(files, tmp_path):
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def test_a_head_that_was_not_made_like_this_has_no_verdict(files, tmp_path):
+def test_a_head_of_another_recipe_has_no_verdict(files, tmp_path):
     found = call(files, "untrained.safetensors", "--quick", "--trials", "5", "--out", str(tmp_path / "run"))
     assert isinstance(found.exception, MisfitError)
     assert not (tmp_path / "run" / "audit.json").exists()
@@ -105,8 +105,8 @@ def test_a_head_needs_all_of_its_files_and_a_command_of_its_own(files):
     found = CliRunner().invoke(app, ["head", *given])
     assert isinstance(found.exception, InputError)
     assert found.exception.got == "no --backbone, no --public"
-    found = CliRunner().invoke(app, ["audit", "wine-pipeline", "--head", *given])
-    assert "remanence head" in found.exception.hint
+    found = CliRunner().invoke(app, ["audit", given[0]])
+    assert "head.safetensors --backbone" in found.exception.hint
 
 
 def test_the_linear_reader_tells_what_it_found_before_the_network_begins(files, tmp_path, monkeypatch):
@@ -166,7 +166,7 @@ def test_what_is_no_picture_or_no_backbone_is_refused_in_a_sentence(files, tmp_p
     found = CliRunner().invoke(
         app, [*line, "--public", str(files / "public"), "--out", str(tmp_path / "run")]
     )
-    assert "no such backbone" in str(found.exception)
+    assert "not a function that makes a network" in str(found.exception)
 
 
 def test_a_backbone_gets_the_weights_of_a_file(files, tmp_path):

@@ -200,7 +200,7 @@ def test_a_recipe_that_was_mistaken_in_one_setting_is_named(digits):
     state = {name: values[0] for name, values in made.tensors.items()}
     with pytest.raises(MisfitError) as caught:
         head_game(own.embedding, own.features, own.labels, declared, prior=public, released=state).fits()
-    assert "epochs=150" in caught.value.hint
+    assert "epochs 150" in caught.value.hint
 
 
 def test_distances_of_few_numbers_know_how_they_vary_together():

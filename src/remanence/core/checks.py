@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from numbers import Integral, Real
 from typing import Any, TypeGuard, TypeVar
@@ -89,7 +90,8 @@ def one_of(name: str, value: T, choices: Iterable[T]) -> T:
     """
     allowed = list(choices)
     if value not in allowed:
-        raise _refusal(name, f"one of {', '.join(map(str, allowed))}", value, f"{name}={allowed[0]}")
+        nearest = get_close_matches(str(value), list(map(str, allowed)), 1) or [str(allowed[0])]
+        raise _refusal(name, f"one of {', '.join(map(str, allowed))}", value, nearest[0])
     return value
 
 

@@ -228,17 +228,17 @@ def fit(
 
 def likelier(recipe: Head, own: Records, public: Records, head: Weights, generator: torch.Generator) -> str:
     """Of a few recipes that are easily taken for this one, those that would fit, in words; nothing if none does."""
-    if not isinstance(recipe, TransferHead):  # nobody can guess what else a loop might do
+    if not isinstance(recipe, TransferHead):  # there is no list of what else a loop might do
         return ""
     found = {}
     for changes in _neighbours(recipe, len(own)):
         p_value = fit(replace(recipe, **changes), own, public, head, generator, others=0).p_value
         if p_value > _LIKELY:
-            found[", ".join(f"{name}={value!r}" for name, value in changes.items())] = p_value
+            found[", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changes.items())] = p_value
     told = " or ".join(
         f"{name} (p = {p:.2g})" for name, p in sorted(found.items(), key=lambda item: -item[1])[:2]
     )
-    return f"TransferHead(..., {told}), which would fit" if told else ""
+    return f"{told}, which would fit" if told else ""
 
 
 def _neighbours(recipe: TransferHead, pictures: int) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ from remanence.heads.head import Head, layer_names, layer_shapes
 from remanence.scale.folders import MOST
 from remanence.scale.progress import track
 from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_bytes
-from remanence.scale.user_code import call_factory
+from remanence.scale.user_code import call_factory, functions_in
 
 _COMPUTED = "_g", "_v", "_orig"  # what weight_norm, spectral_norm and pruning call them
 
@@ -124,11 +124,16 @@ def load_backbone(name: str, weights: Path | None = None, device: str | torch.de
     path, colon, factory = name.rpartition(":")
     found = call_factory(Path(path), factory, "a module") if colon else None
     if not isinstance(found, nn.Module):
+        file, there = Path(name), functions_in(Path(name))
+        told = f"{name}, which is not code but weights" if file.is_file() and file.suffix != ".py" else name
+        told = f"{name}, which has the functions {', '.join(there)}" if there else told
         raise InputError(
-            "There is no such backbone.",
-            needs="path/to/file.py:factory, where factory() returns a torch.nn.Module",
-            got=name if found is None else type(found).__name__,
-            hint="--backbone backbone.py:make --weights backbone.safetensors",
+            "The backbone is not a function that makes a network.",
+            needs="path/to/file.py:factory, where factory() returns a torch.nn.Module; its weights go to --weights",
+            got=told if found is None else f"{name}, which returns a {type(found).__name__}",
+            hint=f"--backbone {name}:{there[0]}"
+            if there
+            else f"--backbone backbone.py:make --weights {name}",
         )
     if weights is not None:
         _give_weights(found, weights)

@@ -88,6 +88,7 @@ def frequency(log_share: float, *, up: bool = False, noun: str = "") -> str:
     digits = 0 if share >= 0.1 else 1 if share >= 1e-3 else 4
     number = in_thousand(share, digits, up=up)
     number = number.rstrip("0").rstrip(".") if digits else number
+    noun = noun.removesuffix("s") if number == "1" else noun
     return f"{number} {f'{noun} '.lstrip()}in 1000"
 
 

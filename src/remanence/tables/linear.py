@@ -84,7 +84,7 @@ def measured(
             got="none fits"
             if best is None
             else f"the nearest, {best[1].family.name}, is off by {best[0]:.2g}",
-            hint="wrap its training in remanence.looped() and attack it with retrain-and-compare",
+            hint="in Python, wrap its training in remanence.looped() and attack it with retrain-and-compare",
         )
     return best[1], best[2]
 

@@ -100,8 +100,8 @@ class Fitting:
                     if getattr(model, "fit_intercept", True)
                     else " without an intercept: rows up to a factor"
                 ),
-                hint="wrap its training in remanence.looped() and attack it with retrain-and-compare; knowing no "
-                "attack does not prove that none exists",
+                hint="in Python, wrap its training in remanence.looped() and attack it with retrain-and-compare; "
+                "knowing no attack does not prove that none exists",
             )
 
     def caveats(self) -> Iterator[Caveat]:

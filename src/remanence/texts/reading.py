@@ -70,7 +70,7 @@ class Names:
                 "There are no names to look for.",
                 needs="at least one, none of them empty",
                 got=repr(list(self.names)),
-                hint="Names(('Ada Example',))",
+                hint="one name per line",
             )
 
     def __call__(self, model: LanguageModel, text: str, line: int) -> Iterator[Secret]:
