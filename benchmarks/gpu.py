@@ -93,7 +93,7 @@ COMMANDS = (
         ],
     ),
     Command(
-        "docs/reproductions/maciazek-heads.md",
+        "docs/evidence/gpu.md",
         "time_to_rate.py {data} --per-class 1",
         "time_to_rate.py --device cpu --per-class 1 --steps 2 3",
         [
