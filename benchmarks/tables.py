@@ -248,7 +248,7 @@ def answer_of(model: Path, table: Path) -> str:
         named = ",".join(get_untrusted_types(file=model))
         load_table_game(str(model), TableOptions(data=table, label="outcome", trusted=named))
     except MisfitError as error:
-        return "cannot be told" if "can tell" in error.summary else "not fitted on this table"
+        return "cannot be told" if "cannot be tested" in error.summary else "not fitted on this table"
     except RemanenceError as error:
         return (
             "fitted, and nothing to read"

@@ -164,7 +164,7 @@ def answer(model: Any, table: Any, labels: Any) -> str:
     try:
         table_game(model, table, labels).fits()
     except MisfitError as error:
-        return "cannot be told" if "can tell" in error.summary else "refused"
+        return "cannot be told" if "cannot be tested" in error.summary else "refused"
     except RemanenceError as error:
         return "accepted, and nothing to read" if "is known to tell" in error.summary else error.summary
     return "accepted"

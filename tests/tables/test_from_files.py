@@ -106,7 +106,7 @@ def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
         ),
         (
             ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--known", "none"],
-            "who knows no other row",
+            "No attack is known that recovers a row",
         ),
         (
             ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--fixed-totals", "star"],

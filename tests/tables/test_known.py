@@ -33,7 +33,7 @@ def test_rows_in_the_object_need_no_knowledge():
 def test_means_need_the_other_rows():
     frame, labels = patients()
     model = prepared(DummyClassifier()).fit(frame, labels)
-    with pytest.raises(InputError, match="knows no other row"):
+    with pytest.raises(InputError, match="without the other rows"):
         with_known(table_game(model, frame, labels), others=False)
 
 

@@ -54,43 +54,31 @@ def measured(
         if not np.isfinite(spread).all():
             continue  # the exponential of such predictions is no mean of anything
         coefficient = release["coefficient"][0].numpy()
-        slopes = total[:, 1:]
         active = coefficient != 0
-        causes = (
-            np.stack([coefficient[active], np.sign(coefficient[active])], 1) / spread[:, 1:][active][:, None]
-        )
-        sizes = np.linalg.lstsq(causes, -slopes[active] / spread[:, 1:][active], rcond=None)[0]
-        for ridge, lasso in (_alone(causes[:, 0], slopes[active] / spread[:, 1:][active]), tuple(sizes)):
-            ridge, lasso = (0.0 if size < 0 else float(size) for size in (ridge, lasso))
-            left = slopes + ridge * coefficient + lasso * np.sign(coefficient)
-            off = np.abs(left[active] / spread[:, 1:][active]).max(initial=0.0)
-            level = np.abs(total[:, 0] / spread[:, 0]).max()
-            intercept = bool(np.any(model.intercept_))
-            found.append(
-                (
-                    off + intercept * level,
-                    GLM(family, penalty=ridge, l1_penalty=lasso, fit_intercept=intercept),
-                    coded,
-                )
-            )
+        unit, slopes = spread[:, 1:][active], total[:, 1:][active]
+        intercept = bool(np.any(model.intercept_))
+        level = intercept * np.abs(total[:, 0] / spread[:, 0]).max()
+        causes = np.stack([coefficient[active], np.sign(coefficient[active])], 1) / unit[:, None]
+        # A ridge alone first, then a ridge and a lasso.
+        for causing in (causes * [1, 0], causes):
+            sizes = np.linalg.lstsq(causing, -slopes / unit, rcond=None)[0].clip(min=0)
+            off = np.abs(slopes / unit + causing @ sizes).max(initial=0.0)
+            ridge, lasso = sizes.tolist()
+            mechanism = GLM(family, penalty=ridge, l1_penalty=lasso, fit_intercept=intercept)
+            found.append((off + level, mechanism, coded))
             if off < 1e-6:
                 break
     best = min(found, key=lambda entry: entry[0], default=None)
     if best is None or best[0] > 1e-3:
+        near = None if best is None else f"the nearest, {best[1].family.name}, is off by {best[0]:.2g}"
         raise InputError(
             f"{type(model).__name__} is at no optimum that is known here, or was fitted on another table.",
             needs="coefficients at which the gradient of a loss (least squares, logistic, hinge, Poisson, gamma) "
             "equals a ridge or lasso penalty's",
-            got="none fits"
-            if best is None
-            else f"the nearest, {best[1].family.name}, is off by {best[0]:.2g}",
+            got=near or "none fits",
             hint="in Python, wrap its training in remanence.looped() and attack it with retrain-and-compare",
         )
     return best[1], best[2]
-
-
-def _alone(cause: np.ndarray, effect: np.ndarray) -> tuple[float, float]:
-    return (max(0.0, -float(cause @ effect) / float(cause @ cause)) if len(cause) else 0.0), 0.0
 
 
 def _families(model: Any, labels: np.ndarray) -> Iterator[tuple[Family, np.ndarray]]:

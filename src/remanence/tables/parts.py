@@ -33,7 +33,7 @@ from sklearn.model_selection import StratifiedKFold, check_cv
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import TargetEncoder
-from sklearn.utils import get_tags
+from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from remanence.core.checks import refusing
@@ -136,7 +136,7 @@ class Member:
         named = hasattr(features, "columns") and hasattr(self.estimator, "n_features_in_")
         if named and not hasattr(self.estimator, "feature_names_in_"):
             features = features.to_numpy()
-        return features if self.rows is None else rows_of(features, self.rows)
+        return features if self.rows is None else _safe_indexing(features, self.rows)
 
 
 def is_a(held: Any, *kinds: type) -> bool:
@@ -279,17 +279,7 @@ def _calibrated(
 
 def columns_of(features: Any, columns: Any) -> Any:
     """Some columns of an array or a DataFrame, as a ColumnTransformer names them once it is fitted."""
-    columns = columns(features) if callable(columns) else columns
-    columns = [columns] if isinstance(columns, str | int) else columns
-    if not hasattr(features, "iloc"):
-        return features[:, columns]
-    names = all(isinstance(column, str) for column in columns) if not isinstance(columns, slice) else False
-    return features.loc[:, columns] if names else features.iloc[:, columns]
-
-
-def rows_of(features: Any, rows: np.ndarray) -> Any:
-    """Some rows of an array or a DataFrame."""
-    return features.iloc[rows] if hasattr(features, "iloc") else np.asarray(features)[rows]
+    return _safe_indexing(features, [columns] if isinstance(columns, str | int) else columns, axis=1)
 
 
 def places_of(features: Any, columns: Any) -> np.ndarray:
