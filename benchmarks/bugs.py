@@ -723,6 +723,15 @@ def passes_lie(loop: Loop) -> None:
     loop.optimizer.__class__ = Lying
 
 
+def without_dropout_where_it_hurts(loop: Loop) -> None:
+    """Whether the next batch is trained with dropout is up to the gradients of this one."""
+    many = len(loop.norms()) > 60
+    loop.step()
+    for module in loop.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.train(many)
+
+
 def counts_records(loop: Loop) -> None:
     counter = loop.memory.setdefault("counter", torch.zeros((), dtype=torch.int64))
     if "records" not in dict(loop.body.named_buffers()):
@@ -756,6 +765,26 @@ def hardest_half(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x[chosen], y[chosen]
 
 
+def schedule_of_steps(loop: Loop) -> None:
+    loop.memory["rates"] = torch.optim.lr_scheduler.ExponentialLR(loop.optimizer, 0.9)
+
+
+def until_a_batch_is_large(loop: Loop) -> None:
+    """The rate falls with every step, but not any more after a large batch."""
+    called = loop.memory.setdefault("called", [True])
+    called.append(called[-1] and (len(called) < 4 or len(loop.norms()) < 55))
+    loop.step()
+    if called[-1]:
+        loop.memory["rates"].step()
+
+
+def once_in_the_middle(loop: Loop) -> None:
+    loop.memory["steps"] = loop.memory.get("steps", 0) + 1
+    loop.step()
+    if loop.memory["steps"] == 9:  # where a loss would say so
+        loop.memory["rates"].step()
+
+
 LATER: dict[str, dict[str, Any]] = {
     "an optimizer of one's own looks at the raw gradients": {
         "optimizer": lambda p: Peeking(p, lr=0.1),
@@ -766,6 +795,8 @@ LATER: dict[str, dict[str, Any]] = {
         "loss": weighed,
         "reading": Reading(loss=weighed),
     },
+    "a schedule goes on until a batch is large": {"bug": schedule_of_steps, "step": until_a_batch_is_large},
+    "a schedule is called once, in the middle": {"bug": schedule_of_steps, "step": once_in_the_middle},
     "the norm shrinks before the noise": {"bug": shrinks_before_the_noise, "step": clips_at_one},
     "the weights move with the noise": {"bug": nudged},
     "the weights move between small batches": {"step": between_pieces, "physical": 16},
@@ -773,6 +804,7 @@ LATER: dict[str, dict[str, Any]] = {
     "the first batch is kept in a buffer": {"step": souvenir},
     "frozen rows are put in order": {"step": rows_by_use, "network": plain(Lora)},
     "accumulated passes say how many records came": {"bug": passes_lie},
+    "dropout is up to the last batch": {"step": without_dropout_where_it_hurts, "dropout": True},
     "a counter counts the records": {"step": counts_records},
     "a limit that the first batch gave": {"step": limit_from_the_first_batch},
     "weights go back where gradients grow": {"step": back_where_it_rises},

@@ -99,6 +99,7 @@ PART = {  # which part of a step is not made again, where none differs beyond do
     ),
     **dict.fromkeys(bugs.LATER, "update-not-replayed"),
     "the loss weighs classes by the last batch": "clipping-not-replayed",
+    "dropout is up to the last batch": "clipping-not-replayed",
     "only the larger half of a batch is used": "clipping-not-replayed",
     **dict.fromkeys(
         (
@@ -242,7 +243,7 @@ def test_a_schedule_that_is_called_when_the_loss_says_so_is_not_made_again(tmp_p
         loop.memory["rates"] = torch.optim.lr_scheduler.ExponentialLR(loop.optimizer, 0.8)
 
     found = deviations(tmp_path / "run", bug=bug, step=step)
-    assert "every so many steps" in found["update-not-replayed"].seen
+    assert "in every step, or after every epoch" in found["update-not-replayed"].seen
 
 
 def test_a_schedule_that_reads_the_batches_is_not_made_again(tmp_path):
@@ -310,3 +311,25 @@ def test_records_that_change_on_the_way_are_told():
     assert "again" in marks.add(features + 1, [0, 1, 2, 3], lambda index: features[[index]])
     padded = torch.cat([features, torch.zeros(4, 2)], 1)  # of a longer batch
     assert marks.add(padded, [0, 1, 2, 3], lambda index: features[[index]]) == ""
+
+
+def test_a_patched_library_draws_no_noise_for_the_recorder(tmp_path, monkeypatch):
+    """Whoever makes torch's own functions give less does not make the recorder expect less."""
+    normal = torch.normal
+    monkeypatch.setattr(torch, "normal", lambda *args, **kwargs: normal(*args, **kwargs) / 2)
+    assert deviations(tmp_path / "run")["noise-below-claim"].seen == "The noise is 0.50 of what was claimed."
+
+
+def test_what_training_reads_from_elsewhere_shows_in_the_first_step_made_again(tmp_path):
+    """A value that changes once, after the first step, is another one when training is over."""
+    scale = {"now": 1.0}
+
+    def loss(logits, labels):
+        return bugs.cross_entropy(logits, labels) * scale["now"]
+
+    def step(loop):
+        loop.step()
+        scale["now"] = 0.5
+
+    found = deviations(tmp_path / "run", step=step, loss=loss, reading=bugs.Reading(loss=loss))
+    assert found["clipping-not-replayed"].seen.startswith("Records' gradients depend on more than the record")

@@ -26,7 +26,7 @@ NORM_FROM_DATA = Caveat(
     "the clipping norm is not the declared number, nor what a schedule gives that was run before training.",
     "A norm that is computed from the records gives them away, and so does the noise that is scaled by it. Opacus' own "
     "adaptive clipping divides its noisy count by the size of the batch itself.",
-    "Fix the norm, or make a schedule for it before `record` and call it at a fixed number of steps.",
+    "Fix the norm, or make a schedule for it before `record` and call it in every step, or after every epoch.",
     voids=True,
 )
 NOISE_NOT_REPLAYED = Caveat(

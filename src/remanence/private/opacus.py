@@ -179,7 +179,7 @@ class Steps:
         self._module: nn.Module = model._module if isinstance(model, AbstractGradSampleHooks) else model
         self.noise = Stream("the generator of the noise")
         self.draws = Stream("the generator of the batches", loaders=True)
-        self._updates, self._declared = Updates(optimizer, self._module), Declared(optimizer)
+        self._updates, self._declared = Updates(optimizer, self._module), Declared(optimizer, len(loader))
         self._own = OwnPass(model, optimizer.params, reading)
         self._of_sums, self._of_gradients = Limits(), Limits()
         recorder.names = self._updates.names()
@@ -333,10 +333,7 @@ class Steps:
         deviation = _told(optimizer) * float(optimizer.max_grad_norm)
 
         def draw(generator: torch.Generator) -> list[Tensor]:
-            return [
-                torch.normal(0.0, deviation, s.shape, generator=generator, device=s.device, dtype=s.dtype)
-                for s in self._before
-            ]
+            return [torch.empty_like(s).normal_(0.0, deviation, generator=generator) for s in self._before]
 
         secure = bool(optimizer.secure_mode) or deviation == 0
         device = optimizer.params[0].device

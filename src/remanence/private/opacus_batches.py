@@ -75,7 +75,7 @@ class Batches:
             return None
 
         def coins(generator: torch.Generator) -> Tensor:
-            return torch.rand(self._records, generator=generator) < self.rate
+            return torch.empty(self._records).uniform_(generator=generator) < self.rate
 
         found = self._stream.next(getattr(self.sampler, "generator", None), coins)
         return None if found is None else found.nonzero().flatten().tolist()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from remanence.private.opacus_batches import checksum
-from remanence.private.own_pass import Clipping, one_in, quiet_randomness
+from remanence.private.own_pass import Clipping, kept, quiet_randomness
 
 _AHEAD = 20_000  # calls for which a schedule is run before training
 _EQUAL = 1e-5  # relative rounding of a limit that post-processing has
@@ -45,12 +45,12 @@ class Declared:
     """What every setting must be at every step: what it was when recording began, or what a schedule makes of it.
 
     Schedules that exist when recording begins are copied, and the copies run ahead before there is any training: no
-    value of theirs can have seen a record. They must be called every so many steps.
+    value of theirs can have seen a record. They must be called in every step, or after every epoch.
     """
 
-    def __init__(self, optimizer: DPOptimizer) -> None:
+    def __init__(self, optimizer: DPOptimizer, epoch: int) -> None:
         self._fixed = settings_of(optimizer)
-        self._schedules = [_Schedule(one, optimizer) for one in _schedules_of(optimizer)]
+        self._schedules = [_Schedule(one, optimizer, epoch) for one in _schedules_of(optimizer)]
 
     @property
     def divisor(self) -> float | None:
@@ -87,8 +87,8 @@ class Declared:
 class _Schedule:
     """A schedule's values, call after call, from a copy that was run before training."""
 
-    def __init__(self, schedule: Any, optimizer: DPOptimizer) -> None:
-        self._live, self._first = schedule, schedule.last_epoch
+    def __init__(self, schedule: Any, optimizer: DPOptimizer, epoch: int) -> None:
+        self._live, self._first, self._epoch = schedule, schedule.last_epoch, epoch
         self._called: list[int] = []  # the steps before which it was seen to be called
         self._values: list[Settings] = []
         stand_in = _StandIn(optimizer)
@@ -110,9 +110,12 @@ class _Schedule:
         calls = self._live.last_epoch - self._first
         self._called += [step] * (calls - len(self._called))
         values = self._values[min(max(calls, 0), len(self._values) - 1)]
-        period = self._called[0] if self._called else 0
+        period = self._called[0] if self._called else self._epoch
         regular = all(at == period * (place + 1) for place, at in enumerate(self._called))
-        return values, "" if regular else "a schedule was not called every so many steps"
+        missed = bool(self._called) and calls < step // period if period else True
+        if regular and not missed and period in (1, self._epoch):
+            return values, ""
+        return values, "a schedule was not called in every step, or after every epoch"
 
 
 class _StandIn:
@@ -235,7 +238,7 @@ class Updates:
         self._paces: dict[str, int] = {}  # by how much a counter goes on in every step
         self._of_weights = Limits()
         self._shadow: torch.optim.Optimizer | None = None
-        self._kept: tuple[torch.optim.Optimizer, list[Tensor]] | None = None  # one step, and where it led
+        self._kept: list[tuple[torch.optim.Optimizer, list[Tensor]]] = []  # two steps, and where they led
         self._steps = 0
         self._early = ""  # the weights moved before the step
         self.why_not = ""
@@ -267,27 +270,26 @@ class Updates:
                     twin.copy_(p)
                 twin.grad = None if p.grad is None else p.grad.detach().clone()
         self._steps += 1
-        kept = copy.deepcopy(self._shadow) if one_in(self._steps) else None
+        twice = copy.deepcopy(self._shadow) if kept(self._steps) else None
         gradients = [twin.grad for twin in _every(self._shadow)]
         type(self._shadow).step(self._shadow)
         trained = _trained(self._shadow)
         for place, (twin, p) in enumerate(zip(trained, self._optimizer.params, strict=True)):
             self._moved[place] |= not torch.equal(twin, p)
         self._expected = trained
-        if kept is not None:
-            for twin, gradient in zip(_every(kept), gradients, strict=True):  # which a copy lacks
+        if twice is not None:
+            for twin, gradient in zip(_every(twice), gradients, strict=True):  # which a copy lacks
                 twin.grad = gradient
-            self._kept = kept, [twin.clone() for twin in trained]
+            self._kept = [*self._kept[:1], (twice, [twin.clone() for twin in trained])]
 
     @torch.no_grad()
     def changed(self) -> str:
         """Why a step that was taken leads elsewhere now, if it does."""
-        if self._kept is None:
-            return ""
-        optimizer, led = self._kept
-        type(optimizer).step(optimizer)
-        same = all(torch.equal(a, b) for a, b in zip(_trained(optimizer), led, strict=True))
-        return "" if same else "the optimizer's step reads more than gradients, weights and its own memory"
+        for optimizer, led in self._kept:
+            type(optimizer).step(optimizer)
+            if not all(torch.equal(a, b) for a, b in zip(_trained(optimizer), led, strict=True)):
+                return "the optimizer's step reads more than gradients, weights and its own memory"
+        return ""
 
     @torch.no_grad()
     def check(self) -> tuple[str, str]:

@@ -166,31 +166,37 @@ class OwnPass:
         self._one_by_one = False  # where a layer cannot be mapped over records
         self._rows = max(1, _MOST_NUMBERS // max(1, sum(p.numel() for p in trained)))  # at once
         self._passes = 0
-        self._kept: tuple[_Pass, list[Tensor]] | None = None  # the first records of one pass, and their sums
+        self._kept: list[tuple[_Pass, list[Tensor]]] = []  # of two passes some records, and their sums
+        self._ways: set[Any] = set()  # in which the model was run: the modes of its layers, and the precision
 
     @torch.no_grad()
     def gradients(self, features: Tensor, labels: Tensor, run_as: RunAs) -> Iterator[list[Tensor]]:
         """The gradients of these records in float32, some records after others: `(records, numbers)` per tensor."""
         modes = [module.training for module in self._original.modules()]
         one = _Pass(features, labels, run_as, modes, [p.detach() for p in self._parameters])
-        self._passes += run_as.began is not None
-        keep = run_as.began is not None and one_in(self._passes)
+        keep = False
+        if run_as.began is not None:  # the training's own
+            self._passes += 1
+            self._ways.add((*modes, run_as.autocast, run_as.floats))
+            keep = kept(self._passes)
         for place, samples in enumerate(self._run(one)):
             if keep and not place:
                 weights, rows = [w.clone() for w in one.weights], slice(self._rows)
                 first = replace(one, features=features[rows], labels=labels[rows], weights=weights)
-                self._kept = first, [sample.sum(0) for sample in samples]
+                self._kept = [*self._kept[:1], (first, [sample.sum(0) for sample in samples])]
             yield samples
 
     @torch.no_grad()
     def changed(self) -> str:
         """Why records give other gradients now than they gave in training, all else being equal, if they do."""
-        if self._kept is None:
-            return ""
-        one, before = self._kept
-        (now,) = ([sample.sum(0) for sample in samples] for samples in self._run(one))
-        same = all(float((a - b).norm()) <= _SAME * float(b.norm()) for a, b in zip(now, before, strict=True))
-        return "" if same else "records' gradients depend on more than the record and the weights"
+        if len(self._ways) > 1:
+            return "the modes of layers, or the precision, are not the same in all steps"
+        for one, before in self._kept:
+            (now,) = ([sample.sum(0) for sample in samples] for samples in self._run(one))
+            for a, b in zip(now, before, strict=True):
+                if float((a - b).norm()) > _SAME * float(b.norm()):
+                    return "records' gradients depend on more than the record and the weights"
+        return ""
 
     def _run(self, one: _Pass) -> Iterator[list[Tensor]]:
         for module, training in zip(self._inner.modules(), one.modes, strict=True):
@@ -246,9 +252,9 @@ class OwnPass:
             return None
 
 
-def one_in(count: int) -> bool:
-    """True once in so many times, by nobody's seed: asked with 1, 2, 3, …, the last yes is at any of them alike."""
-    return random.SystemRandom().randrange(count) == 0
+def kept(count: int) -> bool:
+    """Whether to keep this one of many: the first, and, by nobody's seed, the last yes is at any later one alike."""
+    return count == 1 or random.SystemRandom().randrange(count - 1) == 0
 
 
 def norms_of(samples: Sequence[Tensor]) -> Tensor:
