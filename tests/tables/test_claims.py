@@ -11,7 +11,7 @@ from sklearn import linear_model as linear
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_diabetes, load_wine
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import StratifiedKFold, train_test_split
 from sklearn.multiclass import OneVsOneClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.random_projection import SparseRandomProjection
@@ -99,6 +99,7 @@ def test_a_model_that_meets_every_label_belongs_to_all_of_its_rows():
     [
         CalibratedClassifierCV(neighbors.KNeighborsClassifier(), cv=2),
         CalibratedClassifierCV(make_pipeline(preprocessing.StandardScaler(), svm.SVC()), cv=3),
+        CalibratedClassifierCV(neighbors.KNeighborsClassifier(), cv=StratifiedKFold(3, shuffle=True)),
         OneVsOneClassifier(neighbors.KNeighborsClassifier()),
         OneVsOneClassifier(svm.SVC()),
     ],

@@ -24,6 +24,7 @@ from remanence.core.records import Records
 from remanence.tables.linear import Objective, as_records, is_linear, objective
 from remanence.tables.parts import Part, arrays_in, as_input, final_estimator, parts_of, spared
 from remanence.tables.statistics import published
+from remanence.tables.stored import stored_rows
 from remanence.tables.trees import misplaced_nodes, trees_of
 
 _ROUNDED = 1e-7  # of the size of a number: a table of fewer digits
@@ -220,7 +221,7 @@ def check_belongs(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a second fit warns of what the first one warned of
             found = _check_part(part)
-            if found is None and published(part):  # means of this very table
+            if found is None and (published(part) or stored_rows(part)):  # means or rows of this very table
                 found = "exactly"
         if found is not None:
             confirmed.append(part.path)
