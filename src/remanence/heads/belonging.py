@@ -91,30 +91,19 @@ class Measure:
     def __call__(self, heads: Weights, generator: torch.Generator) -> dict[str, Tensor]:
         """What training determines, `(heads, numbers)` each, by names that a message can use."""
         heads, recipe = self._blurred(heads, generator), self.recipe
-        answers, labels = (
-            recipe.answer(heads, self.own).double(),
-            recipe.classes_of(self.own),
-        )  # (heads, records, classes)
+        answers = recipe.answer(heads, self.own).double()  # (heads, records, classes)
+        labels = recipe.classes_of(self.own)
         index = labels.expand(len(answers), -1).unsqueeze(2)
         centred = answers - answers.mean(2, keepdim=True)
-        moved = centred - centred.mean(
-            1, keepdim=True
-        )  # without what the initial weights say about every picture
+        moved = centred - centred.mean(1, keepdim=True)  # less what initial weights say about every picture
         others = answers.scatter(2, index, -torch.inf).amax(2)
         margins = answers.gather(2, index).squeeze(2) - others
         losses = cross_entropy(answers.flatten(0, 1), labels.repeat(len(answers)), reduction="none")
         losses = losses.view_as(margins)
         own_share = moved.gather(2, index).squeeze(2)
-        sums = [
-            losses.mean(1).log(),
-            losses.amax(1).log(),
-            margins.mean(1),
-            margins.amin(1),
-            own_share.mean(1),
-        ]
-        sizes = [
-            tensor.flatten(1).double().norm(dim=1).clamp(min=1e-30).log() for tensor in heads.tensors.values()
-        ]
+        of_losses = losses.mean(1).log(), losses.amax(1).log()
+        sums = [*of_losses, margins.mean(1), margins.amin(1), own_share.mean(1)]
+        norms = [tensor.flatten(1).double().norm(dim=1) for tensor in heads.tensors.values()]
         rows = _rows(heads, recipe)
         inside = (rows @ self.span.mT).flatten(1)
         shared, length = inside @ self.shared, inside.norm(dim=1).clamp(min=1e-30)
@@ -124,7 +113,7 @@ class Measure:
             "its margins on the training pictures": margins,
             "what it says about each training picture's own class": own_share,
             "its loss on the training pictures": torch.stack(sums, 1),
-            "the size of its weights": torch.stack(sizes, 1),
+            "the size of its weights": torch.stack(norms, 1).clamp(min=1e-30).log(),
             "what it shares with heads made anew": torch.stack([shared, shared / length], 1),
             "what it says beyond the training pictures": _seen(heads, self.beyond).flatten(1),
             _ELSEWHERE: elsewhere[:, None],

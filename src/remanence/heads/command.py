@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from remanence.heads.game import HeadGame
     from remanence.heads.transfer_head import TransferHead
 
-_NARROW = (
-    16  # of the network: with 64, 600 steps take a core about 25 minutes for coloured pictures of 32 x 32
-)
+_NARROW = 16  # of the network: with 64, 600 steps on coloured pictures of 32 x 32 take a core 25 minutes
 
 
 @options("The backbone and the pictures")

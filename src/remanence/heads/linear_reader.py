@@ -29,9 +29,7 @@ Tensors = Mapping[str, Tensor]
 Read = tuple[Head | GivenEmbeddings, StratifiedPrior]  # whose rows are read, for which classes
 
 _SHADOWS = 4000
-_WEIGHTS = tuple(
-    10.0**power for power in range(-6, 3)
-)  # of the penalty, over the mean variance of what is read
+_WEIGHTS = tuple(10.0**power for power in range(-6, 3))  # of the penalty, over the mean variance that is read
 _HELD_OUT = 300  # shadows that choose among them
 _AT_LEAST = 1e-30
 
@@ -162,10 +160,8 @@ class _Sums:
         if not self.count:
             self.from_x, self.from_y = x.mean(0), y.mean(0)
             numbers, pixels = x.shape[2], y.shape[2]
-            self.xx, self.xy = (
-                x.new_zeros(self.classes, numbers, numbers),
-                x.new_zeros(self.classes, numbers, pixels),
-            )
+            self.xx = x.new_zeros(self.classes, numbers, numbers)
+            self.xy = x.new_zeros(self.classes, numbers, pixels)
             self.x, self.y = x.new_zeros(self.classes, numbers), x.new_zeros(self.classes, pixels)
         x, y = (x - self.from_x).transpose(0, 1), (y - self.from_y).transpose(0, 1)  # (classes, trials, ...)
         self.count += x.shape[1]

@@ -32,10 +32,9 @@ def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Record
     starts, parts = range(0, len(records), batch), []
     try:
         for start in track(starts, total=len(starts), what="embedding"):
+            pictures = records.features[start : start + batch].clone()  # a layer may write over its input
             with torch.no_grad():
-                found = backbone(
-                    records.features[start : start + batch].clone()
-                )  # it may write over its input
+                found = backbone(pictures)
             hint = "a module that returns the features alone"
             parts.append(instance("the backbone's answer", found, Tensor, "a tensor", hint).flatten(1))
     except torch.OutOfMemoryError:

@@ -53,12 +53,8 @@ def _train(head: TransferHead, inputs: Tensor, labels: Tensor, generator: torch.
         weight, bias = train_fused(head, inputs, labels, (weight, bias))
         return Weights({"weight": weight, "bias": bias})
     gram = (inputs @ inputs.mT + 1).permute(1, 2, 0).contiguous()  # (records, records, trials)
-    start = (
-        (weight @ inputs.mT + bias.unsqueeze(2)).permute(1, 2, 0).contiguous()
-    )  # (classes, records, trials)
-    if bool(
-        (labels == labels[:1]).all()
-    ):  # as in sets with so many of each class: a table that stays in the cache
+    start = (weight @ inputs.mT + bias.unsqueeze(2)).permute(1, 2, 0).contiguous()  # classes first
+    if bool((labels == labels[:1]).all()):  # in sets with so many of each class: a table for the cache
         labels = labels[:1]
     targets = _one_hot(labels.mT, head.outputs)  # (classes, records, trials or 1)
     root = _root(gram) if head.noise_multiplier else gram

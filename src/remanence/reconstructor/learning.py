@@ -39,9 +39,7 @@ class Learner:
     scheduled: bool = True
     checkpoint: Path | None = None
     fingerprint: str = ""  # a checkpoint with another one is refused
-    from_start: bool = (
-        False  # whether the untrained network is worth a look: what is learnt is never below it
-    )
+    from_start: bool = False  # whether the untrained network is worth a look, as the least that is reached
     capture: bool = True  # a step as one CUDA graph, on a GPU: nothing in the loss may wait for it
 
     def fit(

@@ -208,9 +208,7 @@ def _read(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple[Ten
     longest = max(map(len, tails))
     ids = _sent([tail + (0,) * (longest - len(tail)) for tail in tails], model.device)
     start = _sent(texts[0][:shared], model.device)
-    logits = model.after(start)(
-        ids
-    )  # (batch, length, vocabulary); a causal model does not see what was added
+    logits = model.after(start)(ids)  # (batch, length, vocabulary); a causal model does not see the padding
     rows, places, tokens = [], [], []
     for line, secret in enumerate(secrets):
         first = len(secret.prompt) - 1 - shared
