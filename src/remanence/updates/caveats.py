@@ -55,8 +55,9 @@ PATCHES_OPEN = Caveat(
     "a network reads pictures in patches, and no picture was proven.",
     "The gradient of the layer that reads them tells the span of the patches, and which lie where. It tells no more "
     "where a batch has as many patches as one has numbers or the layer has outputs; below that, a solution may not "
-    "have been found. Other attacks may see more.",
-    "Audit the update of a smaller batch: what it gives away, a larger one gives away in part.",
+    "have been found. Dropout in training and steps that nobody declared keep an update from being computed anew, and "
+    "hide no picture from other attacks.",
+    "Audit the update of a smaller batch, in evaluation mode: what it gives away, a larger one gives away in part.",
 )
 PATCHES_UNORDERED = Caveat(
     "patches-unordered",

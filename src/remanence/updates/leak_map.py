@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from remanence.updates.dense.exposure import Exposure
 from remanence.updates.dense.layers import LARGE
 from remanence.updates.parts import rows_times
+from remanence.updates.span import Decomposed
 
 _FEW, _RANKS_UP_TO = 16, 128
 
@@ -66,7 +67,7 @@ def leak_map(
 
 
 def _rank(values: Tensor, precision: float) -> int | None:
-    """The numerical rank, looked for below 128; None where it is that or more, or as large as the layer."""
+    """The rank of a layer's gradient, looked for below 128; None where it is that or more, or as large as the layer."""
     least = min(values.shape)
     for width in (min(_FEW, least), min(_RANKS_UP_TO, least)):  # of a large layer, wide sketches take long
         generator = torch.Generator(device=values.device).manual_seed(0)
@@ -74,8 +75,8 @@ def _rank(values: Tensor, precision: float) -> int | None:
             values.shape[1], width, generator=generator, device=values.device, dtype=torch.float64
         )
         dtype = torch.float32 if values.numel() > LARGE and values.dtype != torch.float64 else torch.float64
-        sizes = torch.linalg.svdvals(rows_times(values, sketch.to(dtype)).double())
-        rank = int((sizes > 64 * precision * sizes[0]).sum())
+        seen = rows_times(values, sketch.to(dtype))
+        rank = Decomposed.of(seen).at(precision).basis.shape[1] if seen.any() else 0
         if rank < width:
             return rank
     return None

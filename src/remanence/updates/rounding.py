@@ -46,6 +46,10 @@ class Rounding:
         """Relative to the largest of these numbers: what an attack may expect."""
         return self.relative + self.absolute / max(largest(values), 1e-300)
 
+    def is_even(self, values: Tensor) -> bool:
+        """Whether most of these numbers are off by as much as the largest, as those of a difference of weights are."""
+        return self.absolute > self.relative * float(values.abs().median())
+
     def or_coarser(self, other: Rounding) -> Rounding:
         """The coarser of two, in each respect."""
         return Rounding(

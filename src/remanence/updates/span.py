@@ -19,8 +19,13 @@ _TELLING = 4  # dimensions that a span must leave over
 _ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
 _MOST_NOISE = 16.0  # times the error of single numbers: sums over many tokens were rounded on the way
 _LEAST_NOISE = 0.5  # the bound on the largest singular value of such errors is about twice what they have
+_OWN = 4.0  # units in the last place of the largest singular value, by which all of them are off as computed here
 _CLEAR = 100.0  # a drop that leaves no doubt
 _DROP, _FALLS = 2.0, 4.0  # by which the spectrum must fall for a rank to be seen, and to be trusted
+_LARGE, _SPARE = (
+    1024,
+    64,
+)  # rows and columns of a matrix that is sketched, and directions beyond those looked for
 _BY_PROCESSOR = 1024  # rows or columns up to which a graphics card is slower
 INSIDE = 2.0  # times what rounding explains: vectors of the span lie below 1
 RECOMPUTED = 32.0  # rounding errors by which what enters a layer may differ from what the client computed
@@ -46,6 +51,11 @@ class Part:
         explained = self.error * (inside / self.sizes).norm(dim=-1) + recomputed * read.norm(dim=-1)
         # Nothing lies in every span: the embedding of a padding token is often zero.
         return (apart / explained).where(explained > 0, torch.inf)
+
+    @property
+    def directions(self) -> Tensor:
+        """An orthonormal basis of what entered, `(rank, inputs)`."""
+        return torch.linalg.qr(self.basis / self.scales[:, None]).Q.mT
 
     @property
     def clarity(self) -> tuple[bool, int, float]:
@@ -110,10 +120,18 @@ class Decomposed:
     rows: int
 
     @classmethod
-    def of(cls, gradient: Tensor, reader: Tensor | None = None, *, even: bool = False) -> Decomposed:
+    def of(
+        cls,
+        gradient: Tensor,
+        reader: Tensor | None = None,
+        *,
+        even: bool = False,
+        most: int | None = None,
+    ) -> Decomposed:
         """Of a gradient `(outputs, inputs)`, that of one layer or of several that read the same.
 
-        Errors are relative to each number or, if they are `even`, to the largest.
+        Errors are relative to each number or, if they are `even`, to the largest. Where ranks above `most` say nothing,
+        a large matrix is sketched.
         """
         rows = gradient[gradient.any(1)].double()
         errors = (_ROUNDED * (rows.abs().amax().expand_as(rows) if even else rows)).square()
@@ -123,13 +141,19 @@ class Decomposed:
             right = (errors * left.square()).mean(0, keepdim=True).clamp(min=1e-300).rsqrt()
         used = rows.any(0)
         right = right.where(used, right[:, used].median())  # an input that was always zero tells too
-        _, sizes, basis = _decomposition(left * rows * right)
+        scaled = left * rows * right
+        if most is not None and min(scaled.shape) > max(_LARGE, 2 * most):
+            generator = torch.Generator().manual_seed(0)
+            sketch = torch.randn(scaled.shape[1], most + _SPARE, generator=generator).to(scaled)
+            scaled = torch.linalg.qr(scaled @ sketch).Q.mT @ scaled
+        _, sizes, basis = _decomposition(scaled)
         return cls(reader, right.squeeze(0), sizes, basis, len(rows))
 
     def at(self, precision: float) -> Part:
         """The span at a precision: errors grow with it, and so does what counts as one."""
         sizes = self.sizes / precision
-        rank, error = _rank(sizes, self.rows**0.5 + self.basis.shape[1] ** 0.5)
+        own = _OWN * torch.finfo(torch.float64).eps * float(sizes[0])
+        rank, error = _rank(sizes, max(self.rows**0.5 + self.basis.shape[1] ** 0.5, own))
         return Part(self.reader, self.scales, self.basis[:rank].mT, sizes[:rank], error, self.rows)
 
 

@@ -127,15 +127,20 @@ def _by_search(
     head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, seed: int
 ) -> Iterator[Proposal]:
     """What a solution within the gradient's span and its sparse directions give, of one step."""
-    precision = min(sent.rounding.of_largest(one[0][0]), 0.1)
     if not sent.training.is_plain:
         return
-    found = fit_in_span(head, _batched(one), precision=precision, seed=seed, slots=_AT_ONCE, starts=_STARTS)
-    yield proposed(found)
+    weight, layers = one[0][0], _batched(one)
+    # Equations weigh all rows alike: of numbers that were rounded once, what large ones hide is out of reach.
+    precision, even = (
+        min(sent.rounding.of_largest(weight), 0.1),
+        sent.rounding.is_coarse or sent.rounding.is_even(weight),
+    )
+    yield proposed(
+        fit_in_span(head, layers, precision=precision, even=even, seed=seed, slots=_AT_ONCE, starts=_STARTS)
+    )
     if head.activation.is_relu:
-        yield proposed(
-            reconstruct_low_rank(head, _batched(one), precision=precision, seed=seed, first=at_sight)
-        )
+        found = reconstruct_low_rank(head, layers, precision=precision, even=even, seed=seed, first=at_sight)
+        yield proposed(found)
 
 
 def _batched(one: list[Layer]) -> Layers:

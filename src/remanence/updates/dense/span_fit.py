@@ -25,6 +25,7 @@ from remanence.updates.dense.layers import DenseHead, Layers, product
 from remanence.updates.dense.peeling import Recovered, one_record, reconstruct
 from remanence.updates.descent import descend
 from remanence.updates.parts import working
+from remanence.updates.span import Decomposed
 
 _SOFT = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015, 0.008, 0.004, 0.002, 0.001)  # of the spread of what enters
 _ITERATIONS, _LAST = 6, 30  # for each softness, and for the function itself
@@ -34,22 +35,8 @@ _FALLS, _SETTLES = (
     0.1,
 )  # a residual that falls by less from one softness to the next, from this one on, stands still
 _STARTING = 0.5  # the spread of the first points, relative to what the neurons' quotients have
-_ROUNDED = 0.25  # of a unit in the last place: the deviation of a rounding error, and a little
-_LARGE, _SKETCHED = 1024, 144  # rows and columns of a matrix that is sketched, and the rank up to which it is
 COARSE = 1e-4  # precisions above are half precision
 FITS = 1e-2  # a residual above which nothing is proposed
-
-
-def _noise(rows: Tensor, largest: Tensor, precision: float) -> Tensor:
-    """The size below which a singular value is rounding.
-
-    What was rounded once, on being sent, has independent errors: of a matrix of these the largest singular value is
-    hardly above the longest row's and the longest column's together.
-    """
-    if precision <= COARSE:
-        return 64 * precision * largest
-    spread = _ROUNDED * precision * rows.abs()
-    return spread.norm(dim=1).max() + spread.norm(dim=0).max()
 
 
 def relabelled(labels: Tensor, counts: Tensor, logits: Tensor) -> Tensor:
@@ -91,22 +78,17 @@ class SpanEquations:
         return len(self.directions)
 
     @classmethod
-    def of(cls, head: DenseHead, layers: Layers, precision: float) -> SpanEquations | None:
-        """From one gradient; None where its span is everything."""
+    def of(
+        cls, head: DenseHead, layers: Layers, precision: float, *, even: bool = False, most: int | None = None
+    ) -> SpanEquations | None:
+        """From one gradient; None where its span is everything. Ranks above `most` say nothing."""
         (weight, bias), numbers = layers[0], layers[0][0].shape[-1]
         rows = weight[0] if bias is None else torch.cat([weight[0], bias[0][:, None]], 1)
-        if min(rows.shape) > _LARGE and precision <= COARSE:  # a sketch tells a low rank, and its span
-            sketch = torch.randn(rows.shape[1], _SKETCHED, generator=torch.Generator().manual_seed(0))
-            within = torch.linalg.qr(rows @ sketch.to(rows))[0]
-            _, sizes, right = torch.linalg.svd(within.mT @ rows, full_matrices=False)
-            if sizes[-1] > _noise(rows, sizes[0], precision):
-                return None  # more records than are solved for
-        else:
-            _, sizes, right = torch.linalg.svd(rows, full_matrices=False)
-        size = int((sizes > _noise(rows, sizes[0], precision)).sum())
-        if not sizes[0] or size >= min(head.independent_rows, rows.shape[1]):
+        if not rows.any():
+            return None
+        directions = Decomposed.of(rows, even=even, most=most).at(precision).directions
+        if len(directions) >= min(head.independent_rows, rows.shape[1]):
             return None  # the span is everything, and says nothing
-        directions = right[:size]
         inside = rows @ directions.mT
         first = product(directions[:, :numbers], head.weights[0].mT).mT
         last = inside if len(layers) == 1 else layers[-1][0][0]
@@ -274,37 +256,32 @@ class SpanEquations:
 
 
 _POLISHES = 4
-_MORE = 4  # times as many starts without a bias
+_MORE, _CHEAP = 16, 64  # times as many starts where little says where inputs lie; fewer of many records
 
 
 def fit_in_span(
-    head: DenseHead, layers: Layers, *, precision: float, seed: int = 0, slots: int = 32, starts: int = 4
+    head: DenseHead,
+    layers: Layers,
+    *,
+    precision: float,
+    even: bool = False,
+    seed: int = 0,
+    slots: int = 32,
+    starts: int = 4,
 ) -> Recovered:
-    """Recover each gradient's batch, or nothing of it.
+    """Recover the batch of one gradient, or nothing of it.
 
-    At most `slots` samples are looked for, as the work grows with the fourth power of their number; `starts` random
-    points are tried.
+    Errors of its numbers are `precision` relative to each or, if they are `even`, to the largest. At most `slots`
+    samples are looked for, as the work grows with the fourth power of their number; `starts` random points are tried.
     """
-    found = []
-    for trial in range(len(layers[0][0])):
-        own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
-        generator = torch.Generator(device="cpu").manual_seed(seed)
-        found.append(_one_batch(head, own, precision, generator, slots, starts).padded(slots))
-    return Recovered(
-        *(torch.cat([getattr(one, name) for one in found]) for name in Recovered.__dataclass_fields__)
-    )
-
-
-def _one_batch(
-    head: DenseHead, layers: Layers, precision: float, generator: torch.Generator, slots: int, starts: int
-) -> Recovered:
-    span = SpanEquations.of(head, layers, precision)
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    span = SpanEquations.of(head, layers, precision, even=even, most=slots)
     if len(layers) == 1 and layers[0][1] is not None and (span is None or span.size == 1):
         return one_record(head, layers)
     best: tuple[float, Tensor, Tensor, float] | None = None
     if span is not None and 1 <= span.size <= slots:
-        if span.ones is None:  # nothing says where inputs lie
-            starts *= _MORE
+        if span.ones is None or head.classes == 2:  # little says where inputs lie
+            starts *= max(1, min(_MORE, _CHEAP // span.size))
         for attempt in track(range(starts), total=starts, what="solving within the span"):
             found = span.solve(generator, scale_is_known=not attempt % 2)
             best = found if best is None or found[0] < best[0] else best

@@ -31,6 +31,7 @@ from remanence.scale.progress import track
 from remanence.updates.dense.candidates import fit_scales, tolerance_of
 from remanence.updates.dense.layers import DenseHead, Layers, product
 from remanence.updates.dense.peeling import Recovered, reconstruct, reconstruct_at_any_scale
+from remanence.updates.span import Decomposed
 
 SLOTS, ROUNDS = 256, 24  # records that are looked for at most, and rounds of the search
 COARSE = 1e-4  # precisions above hide which entries are zero
@@ -78,14 +79,17 @@ class SparseColumns:
         bias: Tensor | None,
         *,
         precision: float,
+        even: bool,
         most: int,
-        generator: torch.Generator,
     ) -> SparseColumns | None:
         """From a layer's gradient; None where its rank is above `most` or no lower than it could be."""
         both = rows if bias is None else torch.cat([rows, bias[:, None]], 1)
-        basis = column_space(both, precision, most, generator)
-        if basis is None:
+        if not both.any():
             return None
+        directions = Decomposed.of(both, even=even, most=most).at(precision).directions
+        if len(directions) > most or len(directions) >= min(both.shape):
+            return None
+        basis = torch.linalg.qr(both @ directions.mT).Q
         inside = basis.mT @ both
         first = product(inside[:, : rows.shape[1]], head.weights[0].mT).mT.to(inside)  # (neurons, size)
         if bias is not None and head.biases[0] is not None:
@@ -225,38 +229,12 @@ class SparseColumns:
         return columns, fine & (vanish.sum(1) > _MORE * self.size)
 
 
-def column_space(rows: Tensor, precision: float, most: int, generator: torch.Generator) -> Tensor | None:
-    """An orthonormal basis of the columns' span, from random sketches; None where the rank is too high."""
-    width, side = 64, min(rows.shape)
-    while width < min(side, 4 * most):
-        sketch = torch.randn(
-            rows.shape[1], width, generator=generator, device=generator.device, dtype=torch.float64
-        )
-        basis = _leading(rows @ sketch.to(rows), precision)
-        if 4 * basis.shape[1] <= 3 * width:  # a sketch with little to spare loses small directions
-            break
-        width *= 2
-    else:
-        if side > 4 * most:
-            return None
-        basis = _leading(rows, precision)
-    return basis if 1 <= basis.shape[1] <= most and basis.shape[1] < side else None
-
-
-def _leading(matrix: Tensor, precision: float) -> Tensor:
-    """The left singular vectors whose values are above rounding, which is of one size in all directions."""
-    left, values, _ = torch.linalg.svd(matrix.double(), full_matrices=False)
-    largest, least = float(values[0]), float(values[-1])
-    if least > 64 * precision * largest:
-        return left
-    return left[:, values > max(8 * least, 8 * precision * largest)]
-
-
 def reconstruct_low_rank(
     head: DenseHead,
     layers: Layers,
     *,
     precision: float,
+    even: bool = False,
     seed: int = 0,
     slots: int = SLOTS,
     rounds: int = ROUNDS,
@@ -276,7 +254,7 @@ def reconstruct_low_rank(
             continue
         own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
         generator = torch.Generator(device=own[0][0].device).manual_seed(seed)
-        found = _one_batch(head, own, precision, generator, slots, rounds)
+        found = _one_batch(head, own, precision, generator, slots, rounds, even=even)
         if found.found.sum() > first.found[trial].sum():
             first = first.replaced(
                 trial, reconstruct(head, own, precision=precision, slots=slots, start=found)
@@ -291,10 +269,12 @@ def _one_batch(
     generator: torch.Generator,
     slots: int,
     rounds: int,
+    *,
+    even: bool,
 ) -> Recovered:
     (rows, bias), within = layers[0], tolerance_of(precision)
     own = None if bias is None else bias[0]
-    columns = SparseColumns.of(head, rows[0], own, precision=precision, most=slots, generator=generator)
+    columns = SparseColumns.of(head, rows[0], own, precision=precision, even=even, most=slots)
     if columns is not None:
         found, settled = columns.search(generator, rounds)
         if settled.all():

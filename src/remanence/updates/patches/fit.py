@@ -64,7 +64,7 @@ class PatchEquations:
         rank = part.basis.shape[1]
         if not 0 < rank < min(whole.shape):
             return None
-        directions = torch.linalg.qr(part.basis / part.scales[:, None]).Q.mT
+        directions = part.directions
         rows, places = whole @ directions.mT, _places(model, gradient)
         has_ones = directions.shape[1] > model.weight.shape[1]
         known = directions[:, -1:] if has_ones else directions.new_zeros(rank, 0)

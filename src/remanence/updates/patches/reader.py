@@ -29,8 +29,6 @@ _NOT_SOLVED = (
     0.01  # the same for single and double precision: a patch that is known no better is not solved for
 )
 _ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
-_ROOM = 2  # outputs of the layer for each position: half of the equations are left to test with
-_ROUNDED_ON_THE_WAY = 16  # roundings by which sums over many tokens may be off
 _PICTURES = 16  # that are named at most
 _ENOUGH = 0.8  # unknown numbers for each number of the update, at most
 
@@ -41,14 +39,6 @@ class Pictures(ProvenTogether):
     """What recomputation says about pictures that were named for one update."""
 
     error: float = torch.inf  # of the worst patch, relative; what the residual leaves room for
-    fits_places: bool = (
-        False  # one is all that the layer's gradient holds, whatever the rest of the network did
-    )
-
-    @property
-    def count(self) -> int:
-        """How many are proven."""
-        return self.named if self.explains_all or self.fits_places else 0
 
 
 def verify_pictures(
@@ -85,45 +75,12 @@ def verify_pictures(
     is_fine = not (rounding.is_coarse or rounding.absolute)
     found = Pictures(named=len(pictures), unexplained=held.left, similarity=held.similarity, error=worst)
     if not held.is_all or worst > (_NOT_SOLVED if is_fine else _NO_BETTER):
-        error = held_by_places(model, sent, pictures, rounding)
-        return found if error is None else replace(found, error=error, fits_places=True)
+        return found
     is_ordered = model.places is not None or not any(
         all(held.scale * off <= held.allowed[name] for name, off in apart(made, update(other)).items())
         for other in _rearranged(model, pictures)
     )
     return replace(found, explains_all=True, is_ordered=is_ordered)
-
-
-def held_by_places(
-    model: PatchModel, sent: Mapping[str, Tensor], pictures: Tensor, rounding: Rounding
-) -> float | None:
-    """How far a picture's patches may be off that explain the layer's gradient together with that of the positions.
-
-    For one picture, Σ_p S_p x_pᵀ is the gradient of the layer, where S_p is that of the embedding of position p: after
-    dropout, any loss and any number of steps too. Two different pictures have no such x. None where it does not hold.
-    """
-    places = model.places
-    if places is None or len(pictures) != 1:
-        return None
-    patches, rows = model.patches(pictures)[0], sent[model.own("weight")].flatten(1)  # (positions, numbers)
-    sums = sent[places].reshape(-1, len(rows))[-model.positions :].mT  # (outputs, positions)
-    if sent.get(model.own("bias")) is not None:
-        rows = torch.cat([rows, sent[model.own("bias")][:, None]], 1)
-        patches = torch.cat([patches, torch.ones_like(patches[:, :1])], 1)
-    if len(rows) < _ROOM * model.positions or not sums.any():
-        return None
-    left = rows - sums @ patches
-    absolute = rounding.of_tensor(model.own("weight")).absolute, rounding.of_tensor(places).absolute
-    noise = rounding.relative * rows.abs() + absolute[0]
-    noise = noise + (rounding.relative * sums.abs() + absolute[1]) @ patches.abs()
-    if left.norm() > _ROUNDED_ON_THE_WAY * noise.norm():
-        return None
-    smallest = torch.linalg.svdvals(sums)[-1].clamp(min=1e-300)
-    error = float(
-        (noise.norm(dim=0).max() / smallest) / model.patches(pictures)[0].norm(dim=1).min().clamp(min=1e-300)
-    )
-    error *= model.weight.shape[1] ** 0.5  # of a patch, whose numbers are each off by as much
-    return error if error < _NO_BETTER else None
 
 
 def _blurred(model: PatchModel, pictures: Tensor, errors: Tensor) -> Tensor:
@@ -172,10 +129,7 @@ class PatchReader:
 
     model: PatchModel
     many: ClassVar[str] = "pictures"
-    counts: ClassVar[str] = (
-        "Only what the whole update can be computed again from counts; of one picture, the layer that reads its "
-        "patches is enough."
-    )
+    counts: ClassVar[str] = "Only what the whole update can be computed again from counts."
     counts_records: ClassVar[bool] = False
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
@@ -188,7 +142,7 @@ class PatchReader:
     def proofs(
         self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
     ) -> list[Pictures]:
-        """By the whole update; one picture also by the gradient of its layer and of the positions."""
+        """By the whole update."""
         found, sent = [], mechanism.sent
         signs = guess.diagnostics.get("sign", torch.ones(len(gradients)))
         for index, (pictures, labels) in enumerate(
