@@ -9,12 +9,15 @@ labels, in training mode (dropout), and from networks with a weight that is used
 one or two hidden layers, and numbers in half, single and double precision. All is read as `remanence update` reads it.
 Prints counts; a false record is one that is further from every record of the batch than its stated error allows, or has
 a label that is not the record's (mixed labels have none). `--shape single-layer` is about networks of one linear layer
-(3 to 100 classes), `--shape one-logit` about those with hidden layers and one output.
+(3 to 100 classes), `--shape one-logit` about those with hidden layers and one output, `--shape convolution` about dense
+layers behind a convolution, whose features are read, `--shape patches` about small vision transformers and `--shape
+tokens` about small language models. `--workers 16` takes 16 processes; `--part 2 4` every fourth seed from the second.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import multiprocessing
 import time
 from collections import Counter
@@ -23,9 +26,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, gelu, one_hot, scaled_dot_product_attention
 
 from remanence.core.exceptions import MisfitError
+from remanence.core.releases import Gradient
 from remanence.updates.declared import Declared
 from remanence.updates.dense.layers import head_inputs
 from remanence.updates.dense.proofs import Proof
@@ -33,11 +37,15 @@ from remanence.updates.dense.reader import DenseReader
 from remanence.updates.inspection import Subject
 from remanence.updates.inspection import read as read_all
 from remanence.updates.opening import belongs, opened
+from remanence.updates.patches.reader import Pictures
 from remanence.updates.readers import recognise
+from remanence.updates.shared_gradient import Effort, SharedGradient
+from remanence.updates.texts.reader import Texts
 from remanence.updates.watching import loss_of
 
 FUNCTIONS = {"ReLU": nn.ReLU, "GELU": nn.GELU, "SiLU": nn.SiLU, "tanh": nn.Tanh}
-SHAPES = ("several-layers", "single-layer", "one-logit")
+SHAPES = ("several-layers", "single-layer", "one-logit", "convolution", "patches", "tokens")
+WHOLE = SHAPES[4:]  # of which records are proven together, or not at all
 FOREIGN = ("noise", "shuffled rows", "shuffled columns", "other network", "stale weights")
 GENUINE = (
     "plain", "plain", "average over 512", "8 bits", "4 bits", "3 bits", "largest tenth", "half in float32", "clipped",
@@ -47,22 +55,86 @@ DATA = ("normal", "correlated", "one-hot", "binary")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+class Patches(nn.Module):
+    """A vision transformer of one layer, for pictures of 8 × 16 in two patches."""
+
+    def __init__(self, numbers: int, classes: int) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(1, numbers, 8, 8)
+        self.places = nn.Parameter(0.02 * torch.randn(1, 3, numbers))
+        self.block = nn.TransformerEncoderLayer(
+            numbers, 2, 48, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.head = nn.Linear(numbers, classes)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        tokens = self.embed(pictures).flatten(2).mT
+        tokens = torch.cat([torch.zeros_like(tokens[:, :1]), tokens], 1) + self.places
+        return self.head(self.block(tokens)[:, 0])
+
+
+class Attention(nn.Module):
+    """One causal layer, as language models have them."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.q, self.k, self.v, self.o = (nn.Linear(size, size) for _ in range(4))
+        self.up, self.down, self.drop = nn.Linear(size, 4 * size), nn.Linear(4 * size, size), nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        q, k, v = (layer(y).unflatten(-1, (4, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x = x + self.drop(self.o(mixed))
+        return x + self.drop(self.down(gelu(self.up(self.second(x)))))
+
+
+class Tokens(nn.Module):
+    """A language model of two layers and 300 tokens."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(300, size), nn.Embedding(32, size)
+        self.layers = nn.Sequential(Attention(size), Attention(size), nn.LayerNorm(size))
+        self.head = nn.Linear(size, 300, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.layers(self.tokens(ids) + self.places.weight[: ids.shape[1]]))
+
+
 @dataclass(frozen=True)
 class Setting:
     """A network, a batch and the numbers that it is sent in."""
 
-    network: nn.Sequential
+    network: nn.Module
     inputs: Tensor
     labels: Tensor
     dtype: torch.dtype
 
     def describe(self) -> str:
-        widths = [layer.out_features for layer in self.network if isinstance(layer, nn.Linear)]
+        widths = [layer.out_features for layer in self.network.modules() if isinstance(layer, nn.Linear)]
         return f"{self.inputs.shape[1]}-{'-'.join(map(str, widths))}, batch {len(self.labels)}, {self.dtype}"
+
+
+def draw_whole(seed: int, kind: str, shape: str) -> Setting:
+    """A random network that reads patches or tokens, and a batch."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    size, count = (48, 64)[seed % 2], (1, 1, 2, 4)[seed % 4]
+    count = 64 if kind == "average over 512" else count
+    if shape == "patches":
+        network, inputs = Patches(size, 10), torch.rand(count, 1, 8, 16, generator=generator)
+    else:
+        network, inputs = Tokens(size), torch.randint(300, (count, 8), generator=generator)
+    labels = torch.randint(10, (count,), generator=generator)
+    return Setting(network.eval(), inputs, labels, torch.float32)
 
 
 def draw(seed: int, widest: int, function: type[nn.Module], kind: str, shape: str) -> Setting:
     """A random network and batch."""
+    if shape in WHOLE:
+        return draw_whole(seed, kind, shape)
     generator = torch.Generator().manual_seed(seed)
 
     def pick(options):
@@ -84,7 +156,15 @@ def draw(seed: int, widest: int, function: type[nn.Module], kind: str, shape: st
     if kind == "used twice":
         hidden = [numbers, numbers] if numbers <= 200 else [64, 64]
     layers: list[nn.Module] = []
-    for before, after in zip([numbers, *hidden], [*hidden, classes], strict=True):
+    if shape == "convolution":
+        numbers = 64
+        layers = [
+            nn.Unflatten(1, (1, 8, 8)),
+            nn.Conv2d(1, 4, 3, padding=1, dtype=working),
+            nn.ReLU(),
+            nn.Flatten(),
+        ]
+    for before, after in zip([256 if layers else numbers, *hidden], [*hidden, classes], strict=True):
         layers += [nn.Linear(before, after, dtype=working), function()]
     network = nn.Sequential(*layers[:-1])
     if kind == "used twice" and shape == SHAPES[0] and numbers <= 200:
@@ -112,14 +192,16 @@ def draw(seed: int, widest: int, function: type[nn.Module], kind: str, shape: st
 def update_of(network: nn.Module, setting: Setting, kind: str = "plain") -> dict[str, Tensor]:
     named = dict(network.named_parameters())
     network.train(kind == "training mode")
-    said = network(setting.inputs)
+    said, labels = network(setting.inputs), setting.labels
     network.eval()
+    if said.ndim == 3:  # a language model's texts are their own labels
+        said, labels = said[:, :-1].flatten(0, 1), setting.inputs[:, 1:].flatten()
     if kind == "smoothed labels" and said.shape[1] > 1:
-        loss = cross_entropy(said, setting.labels, label_smoothing=0.1)
+        loss = cross_entropy(said, labels, label_smoothing=0.1)
     elif kind == "mixed labels" and said.shape[1] > 1:
         loss = cross_entropy(said, torch.softmax(2 * torch.randn_like(said), 1))
     else:
-        loss = loss_of(said, setting.labels)
+        loss = loss_of(said, labels)
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 
@@ -153,14 +235,10 @@ def foreign_update(kind: str, setting: Setting, seed: int) -> dict[str, Tensor]:
         return {name: value[torch.randperm(len(value))] for name, value in true.items()}
     if kind == "shuffled columns":
         return {n: v[:, torch.randperm(v.shape[1])] if v.ndim == 2 else v for n, v in true.items()}
-    other = nn.Sequential(
-        *(
-            nn.Linear(layer.in_features, layer.out_features, dtype=layer.weight.dtype)
-            if isinstance(layer, nn.Linear)
-            else layer
-            for layer in setting.network
-        )
-    )
+    other = copy.deepcopy(setting.network)
+    for layer in other.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d | nn.Embedding | nn.LayerNorm):
+            layer.reset_parameters()
     if kind == "stale weights":
         off = 0.01 * 10 ** float(torch.rand(()))
         other.load_state_dict(
@@ -177,30 +255,53 @@ class Read:
     """What the audit says about one update."""
 
     said: str  # refused, compressed, or read
-    proof: Proof | None = None
-    inputs: Tensor | None = None  # what entered the layers that were read
+    claimed: int = 0
+    false: int = 0
+    size: int | None = None  # of the batch, as far as it is proven
 
 
-def read(setting: Setting, update: dict[str, Tensor]) -> Read:
-    reader, declared = recognise(setting.network), Declared()
-    assert isinstance(reader, DenseReader)
+def read(kind: str, setting: Setting, update: dict[str, Tensor]) -> Read:
+    """As `remanence update` does, without a control; claims that no record of the batch accounts for are false."""
+    network, shape = setting.network, tuple(setting.inputs.shape[1:])
+    reader, declared = recognise(network, shape), Declared(input_shape=shape)
     try:
-        found = opened(setting.network, {n: v.to(setting.dtype) for n, v in update.items()}, declared)
-        found = belongs(reader, setting.network, found, declared)
+        found = opened(network, {n: v.to(setting.dtype) for n, v in update.items()}, declared)
+        found = belongs(reader, network, found, declared)
     except MisfitError:
         return Read("refused")
-    (proof,) = read_all(Subject(setting.network, reader, [found], declared))
-    assert isinstance(proof, Proof)
-    entering = head_inputs(setting.network, reader.head, setting.inputs)
-    return Read("read" if found.disturbed is None else "compressed", proof, entering)
+    said, subject = (
+        "read" if found.disturbed is None else "compressed",
+        Subject(network, reader, [found], declared),
+    )
+    if isinstance(reader, DenseReader):
+        (proof,) = read_all(subject)
+        assert isinstance(proof, Proof)
+        entering = head_inputs(network, reader.head, setting.inputs)
+        return Read(said, proof.count, false_records(kind, setting, proof, entering), proof.batch_size)
+    mechanism = SharedGradient(network, shape, captured=subject.sent).read_as(reader)
+    gradients = Gradient({name: value[None] for name, value in found.gradient.items()})
+    guess = reader.reconstruct(gradients, mechanism, Effort(longest=12))
+    (proof,) = reader.proofs(guess, gradients, mechanism, claims=True)
+    if isinstance(proof, Texts):
+        true = {tuple(ids) for ids in setting.inputs.tolist()}
+        return Read(
+            said, proof.count, len(set(proof.sequences) - true) if proof.count else 0, proof.batch_size
+        )
+    assert isinstance(proof, Pictures)
+    named = ~guess.records.labels[0].isnan()
+    pictures, true = guess.records.features[0][named].flatten(1), setting.inputs.flatten(1).double()
+    off = torch.cdist(pictures, true) / true.norm(dim=1)
+    right = (
+        (off <= 4 * proof.error + 1e-6) & (guess.records.labels[0][named][:, None] == setting.labels)
+    ).any(1)
+    return Read(said, proof.count, int((~right).sum()) if proof.count else 0, proof.batch_size)
 
 
-def false_records(kind: str, setting: Setting, found: Read) -> int:
+def false_records(kind: str, setting: Setting, proof: Proof, true: Tensor) -> int:
     """Claims that no record of the batch accounts for."""
-    if found.proof is None or found.inputs is None or not found.proof.count:
-        return 0
-    proof, true = found.proof, found.inputs
     claimed = proof.proposal[proof.proven]
+    if not len(claimed):
+        return 0
     off = torch.cdist(claimed.inputs, true) / true.norm(dim=1).clamp(min=1e-300)
     allowed = (4 * proof.error[proof.proven] + 1e-6)[:, None]
     named = claimed.labels[:, None]  # −1 where the label is left open
@@ -222,13 +323,17 @@ def main() -> None:
     )
     parser.add_argument("--shape", choices=SHAPES, default=SHAPES[0], help="of the networks")
     parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.add_argument(
+        "--part", type=int, nargs=2, default=(1, 1), metavar=("I", "N"), help="every Nth seed"
+    )
     parser.add_argument("--out", type=Path, help="a file that holds the table so far")
     options = parser.parse_args()
     job = Job(options.widest, options.between, options.shape)
     counts: dict[str, Counter[str]] = {}
     slowest: list[tuple[float, str]] = []
     started = said = time.perf_counter()
-    seeds = range(options.first, options.first + options.count)
+    part, parts = options.part
+    seeds = range(options.first + part - 1, options.first + options.count, parts)
     with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
         for number, results in enumerate(pool.imap_unordered(job, seeds), 1):
             for name, count, wrong, seconds in results:
@@ -237,9 +342,9 @@ def main() -> None:
                 if wrong[0]:
                     print(*wrong, flush=True)
             now = time.perf_counter()
-            if now - said > 5 or number == options.count or now - started > options.seconds:
+            if now - said > 5 or number == len(seeds) or now - started > options.seconds:
                 said = now
-                print(f"{number} of {options.count} of each, {now - started:.0f} s", flush=True)
+                print(f"{number} of {len(seeds)} of each, {now - started:.0f} s", flush=True)
                 if options.out is not None:
                     options.out.write_text(table(counts, now - started))
             if now - started > options.seconds:
@@ -277,7 +382,7 @@ class Job:
 
     def _read(self, name: str, kind: str, setting: Setting, update: dict[str, Tensor], seed: int) -> Told:
         started = time.perf_counter()
-        count, wrong = tally(name, kind, setting, read(setting, update))
+        count, wrong = tally(name, setting, read(kind, setting, update))
         again = f"{setting.describe()}, {name}, again with --first {seed} --count 1"
         return name, count, (wrong, again), time.perf_counter() - started
 
@@ -293,11 +398,9 @@ def table(counts: dict[str, Counter[str]], seconds: float) -> str:
     return "\n".join([*lines, f"{seconds:.0f} s", ""])
 
 
-def tally(name: str, kind: str, setting: Setting, found: Read) -> tuple[Counter[str], str]:
+def tally(name: str, setting: Setting, found: Read) -> tuple[Counter[str], str]:
     """What is counted, and what is wrong in words."""
-    false = false_records(kind, setting, found)
-    claimed = 0 if found.proof is None else found.proof.count
-    size = None if found.proof is None else found.proof.batch_size
+    false, claimed, size = found.false, found.claimed, found.size
     different = len(setting.inputs.unique(dim=0))  # equal records count once
     wrong = size is not None and size not in (len(setting.labels), different)
     foreign = name.startswith("foreign")

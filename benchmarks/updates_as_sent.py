@@ -175,6 +175,7 @@ def main() -> None:
             said = "refused: no gradient here" if "not a gradient" in str(error) else "refused: not one step"
         else:
             (proof,) = read(Subject(model, reader, [found], declared))
+            assert isinstance(proof, Proof)
             said = "EXPOSED" if proof.count else "UNPROVEN"
             said += "" if found.disturbed is None else f", {found.disturbed.id}"
         size = "" if proof is None or proof.batch_size is None else str(proof.batch_size)

@@ -17,8 +17,7 @@ from remanence.updates.opening import Update, belongs
 from remanence.updates.readers import recognise
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import SharedGradient
-from remanence.updates.span import Decomposed
-from remanence.updates.texts.model import text_model
+from remanence.updates.texts.model import Projections, text_model
 from remanence.updates.texts.naming import name_sequences, tokens_in_batch
 from remanence.updates.texts.reader import TokenReader, read_texts, recompute, verify_texts
 from remanence.updates.texts.shares import Counted
@@ -487,13 +486,13 @@ def text_end(model, ids):
 
 @pytest.mark.parametrize("factor", [1.0, -0.5])
 def test_every_layer_of_an_update_and_of_its_control_is_taken_apart_once(monkeypatch, factor):
-    made, taken = Decomposed.of.__func__, []
+    made, taken = Projections.decomposed, []
 
-    def counted(cls, gradients, *arguments, **options):
-        taken.append(len(gradients))
-        return made(cls, gradients, *arguments, **options)
+    def counted(which, *arguments, **options):
+        taken.append(which)
+        return made(which, *arguments, **options)
 
-    monkeypatch.setattr(Decomposed, "of", classmethod(counted))
+    monkeypatch.setattr(Projections, "decomposed", counted)
     model, ids = Tiny().eval(), texts(2, seed=1)
     gradient = {name: factor * value for name, value in update(model, ids).items()}
     found = audited_update(model, Update(gradient, Rounding(FLOAT32)))

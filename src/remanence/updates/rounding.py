@@ -159,9 +159,9 @@ def apart(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str
 
 def rounded_again(weights: Mapping[str, Tensor], precision: float) -> dict[str, Tensor]:
     """Weights that are off by one rounding, at random."""
-    generator = torch.Generator().manual_seed(0)
-    moved = {}
-    for name, value in weights.items():
-        coins = torch.rand(value.shape, generator=generator, dtype=value.dtype).to(value.device)
+    moved: dict[str, Tensor] = {}
+    for seed, (name, value) in enumerate(weights.items()):
+        generator = torch.Generator(device=value.device).manual_seed(seed)
+        coins = torch.rand(value.shape, generator=generator, dtype=value.dtype, device=value.device)
         moved[name] = value * (1 + precision * (2 * coins - 1))
     return moved

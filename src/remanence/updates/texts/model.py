@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import final
 
 import torch
@@ -97,7 +98,7 @@ class TextModel:
         answer = getattr(answer, "logits", answer)
         return answer[0] if isinstance(answer, tuple) else answer
 
-    @property
+    @cached_property
     def is_tied(self) -> bool:
         """Whether the embedding makes logits too, so that rows of tokens that are not there have a gradient."""
         weight = self.model.get_parameter(f"{self.embedding}.weight")
