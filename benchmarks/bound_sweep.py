@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/bound_sweep.py [--settings 20000]
 
 Round settings are what people type; random ones cover the whole documented range. Each asks for one certified
-bracket. Every hundredth also solves for the noise that keeps the ceiling halfway between the guess and 1.
+bracket. Every hundredth also solves for the noise that keeps the ceiling halfway between the guess and 1. Every tenth
+also asks for the ceiling of a random person under a random way of batching.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import Counter
 
 import numpy as np
 
+from remanence.bounds import Person, dpsgd
 from remanence.bounds.calibration import calibrate
 from remanence.bounds.engine.dpsgd import dpsgd_bracket
 from remanence.bounds.engine.schedule import Segment
@@ -44,6 +46,16 @@ def settings(count: int, generator: np.random.Generator) -> list[tuple[Segment, 
         log_baseline = math.log(0.9) - 200 * size**4 if size < 0.95 else -float(generator.uniform(200, 4600))
         found.append((run, log_baseline))
     return [found[index] for index in generator.permutation(len(found))]
+
+
+def other_ways(run: Segment, log_baseline: float, generator: np.random.Generator) -> None:
+    """The same run, in whole batches of a pass, for a person and a way of batching at random."""
+    batches = generator.choice(["shuffled", "fixed", "balls-in-bins", "people"])
+    person = Person(int(generator.choice([1, 1, 2, 5])), str(batches), bool(generator.random() < 0.1))  # pyright: ignore[reportArgumentType]
+    whole = Segment(run.noise_multiplier, 1 / max(2, round(1 / run.sample_rate)), run.steps)
+    found = dpsgd(log_baseline=log_baseline, schedule=whole, person=person)
+    if not log_baseline * (1 + 1e-12) <= found.log_success <= 0 or (found.lower or 0.0) > found.success:
+        raise ArithmeticError(f"out of order: {person}, {found}")
 
 
 def main() -> None:
@@ -75,6 +87,11 @@ def main() -> None:
         loose += not bracket.converged
         if bracket.dropped:
             dropped.append((run, log_baseline, bracket.dropped))
+        if index % 10 == 0:
+            try:
+                other_ways(run, log_baseline, generator)
+            except Exception as error:  # noqa: BLE001
+                failed.append((run, log_baseline, f"{type(error).__name__}: {error}"[:300]))
         if index % 100 == 0 and run.records == 1 and log_baseline > -300:
             try:
                 limit = (1 + math.exp(log_baseline)) / 2

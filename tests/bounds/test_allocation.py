@@ -72,6 +72,23 @@ def test_random_settings_are_bracketed(seed):
     assert found.log_upper - found.log_lower <= 0.02
 
 
+@pytest.mark.parametrize(
+    ("noise", "bins", "passes", "baseline", "width"),
+    [
+        (0.2993, 363, 1, 5.64e-5, 2e-3),  # one number in a million decides
+        (0.295, 8, 724, 0.357, math.inf),
+        (0.054, 1130, 2, 2.4e-9, math.inf),
+        (0.091, 1022, 154, 2e-8, math.inf),
+        (0.2, 8, 124, 0.855, math.inf),
+        (1e-6, 10, 1, 0.1, math.inf),
+    ],
+)
+def test_little_noise_is_answered(noise, bins, passes, baseline, width):
+    found = allocation_bracket(noise, bins, passes, math.log(baseline), 1e-4)
+    assert math.log(baseline) <= found.log_lower <= found.log_upper <= 0
+    assert found.log_upper - found.log_lower <= width
+
+
 @pytest.mark.parametrize(("noise", "spacing"), [(0.5, 0.7), (1.0, 0.05), (10.0, 0.01)])
 def test_one_number_keeps_its_mass_and_its_mean(noise, spacing):
     cells = math.ceil(math.exp(6.5 / noise - 0.5 / noise**2) / spacing)

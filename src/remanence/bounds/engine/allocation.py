@@ -36,6 +36,7 @@ from remanence.bounds.engine.rounding import FUNCTION, UNIT, exponent_slack
 Array = npt.NDArray[np.floating[Any]]
 
 _LEAST_LOG = math.log(1e-9)  # of a baseline; below it no lattice without a tilt has enough digits
+_LEAST_NOISE = 0.1  # below it the record's own Y is above every lattice
 _MOST_POINTS = 2**17  # of one lattice, about 80 ms
 _CLOSED = 4  # cells of the smallest numbers, which have closed forms; beyond them these would cancel
 _CHUNK = 2**16  # nodes handled at once, few enough to stay in the cache
@@ -45,6 +46,9 @@ _FEW_POINTS = 2**14  # of the first lattice up to the largest Y
 _SHARE = 0.05  # of the tolerance, for what lies outside a window
 _SHARE_ABOVE = 0.2  # of the tolerance, for what lies above the largest Y that is looked at
 _MUCH = 0.3  # of the width
+_MOSTLY = 0.05  # with the record, above the largest lattice
+_LEAST_STEP = 1e-12  # of losses
+_LARGEST = 700.0  # an exponent that a float can still take
 _LOOSE = (
     50.0  # times the tolerance, a width, with as many points as usual, for which more are worth their time
 )
@@ -61,7 +65,7 @@ def allocation_bracket(noise: float, bins: int, passes: int, log_baseline: float
     (0.01152, 0.01152)
     """
     found = Bracket(log_baseline, max(_renyi(noise, bins, passes, log_baseline), log_baseline))
-    if log_baseline >= _LEAST_LOG and bins > 1:
+    if log_baseline >= _LEAST_LOG and bins > 1 and noise > _LEAST_NOISE:
         found = _refined(found, noise, bins, passes, log_baseline, rtol)
     lower, upper = max(found.log_lower, log_baseline), max(found.log_upper, log_baseline)
     if lower > upper + exponent_slack(lower, upper):
@@ -85,6 +89,10 @@ def _refined(
     """The bracket of finer and finer lattices."""
     cut = math.exp(log_baseline) * rtol / passes
     top, spread = _largest(noise, bins, cut * _SHARE_ABOVE)
+    if (
+        top >= bins * _MOST_POINTS and passes * _above(noise, top) > _MOSTLY
+    ):  # too little noise for any lattice
+        return best
     spacing, share = max(_FIRST * spread, top / _FEW_POINTS), _FIRST
     for _ in range(_ROUNDS):
         found, points, off = _on_lattices(
@@ -106,6 +114,11 @@ def _refined(
     return best
 
 
+def _above(noise: float, value: float) -> float:
+    """The chance with the record that Y is above a value."""
+    return float(ndtr(0.5 / noise - noise * math.log(value)))
+
+
 def _largest(noise: float, bins: int, cut: float) -> tuple[float, float]:
     """Beyond which Y nothing is told apart, and the deviation of Y up to there.
 
@@ -113,8 +126,8 @@ def _largest(noise: float, bins: int, cut: float) -> tuple[float, float]:
     loss, which raises κ·e^s + E_μ(1 − e^{s−S})₊ by e^s times its mass without the record.
     """
     highest = min(-float(ndtri(cut / bins)), 1 / noise - float(ndtri(cut)))
-    highest = min(highest, noise * math.log(bins * _MOST_POINTS) + 0.5 / noise)
-    top = math.exp(highest / noise - 0.5 / noise**2)
+    top = min(math.exp(min(highest / noise - 0.5 / noise**2, 700.0)), float(bins * _MOST_POINTS))
+    highest = noise * math.log(top) + 0.5 / noise
     square = math.exp(min(1 / noise**2, 700.0)) * float(ndtr(highest - 2 / noise)) + top**2 * float(
         ndtr(-highest)
     )
@@ -178,7 +191,7 @@ def _on_lattices(
     deviation = math.sqrt(max(float(masses @ (losses[0] - mean) ** 2), 1e-300))
     low = float(losses[0][min(int(np.searchsorted(np.cumsum(masses), cut)), len(masses) - 1)])
     high = max(float(each[-1]) for each in losses)
-    step = max(share * deviation, (high - low) / _MOST_POINTS)
+    step = max(share * deviation, (high - low) / _MOST_POINTS, _LEAST_STEP)
     grid = step * np.arange(math.floor(low / step), math.ceil(high / step) + 2)
     rounds = (
         _connected(masses, losses[0], grid),
@@ -329,12 +342,12 @@ def _rounded(masses: Array, losses: Array, grid: Array) -> Array:
 def _dominated(found: _Sum, log_baseline: float, escaped: float) -> float:
     """κ·e^s + E_μ(1 − e^{s−S})₊ at the best s, with all that may be off."""
     law, baseline = found.law, math.exp(log_baseline)
-    without = np.cumsum((found.masses * np.exp(-found.places))[::-1])[::-1]
+    without = np.cumsum((found.masses * np.exp(np.minimum(-found.places, _LARGEST)))[::-1])[::-1]
     index = int(np.searchsorted(-without, -baseline, side="right")) - 1
     index = min(max(index, 0), len(without) - 1)
     reached = law.above(index, 0.0, hinge=True).high * math.exp(found.log_total)
-    total = baseline * math.exp(law.loss_at(index)) + reached + found.off + escaped
-    return min(math.log(total) + 64 * UNIT, 0.0)
+    kept = math.exp(min(log_baseline + law.loss_at(index), 1.0))  # 1 or more says nothing
+    return min(math.log(kept + reached + found.off + escaped) + 64 * UNIT, 0.0)
 
 
 def _tested(size: _Sum, power: _Sum, log_baseline: float) -> float:
