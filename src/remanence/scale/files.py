@@ -73,7 +73,7 @@ def sweep(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file; one that is gone already is no error, and neither is one that cannot be deleted."""
+    """Delete a file; one that is gone already, or cannot be deleted, is ignored."""
     with contextlib.suppress(OSError):
         os.unlink(path)  # noqa: PTH108
 

@@ -89,7 +89,7 @@ def sources(start: Path) -> dict[str, str]:
 
 
 def arithmetic() -> dict[str, str]:
-    """How torch computes in this process, as far as somebody may have set it."""
+    """The settings of torch's arithmetic in this process."""
     matrix, fixed = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
     found = {"numbers": torch.get_default_dtype(), "matrices": matrix, "deterministic": fixed}
     return {name: str(value) for name, value in found.items()}
@@ -211,6 +211,6 @@ def _reduced(value: Any) -> tuple[Any, ...]:
     try:
         known = copyreg.dispatch_table.get(type(value))
         found = known(value) if known else value.__reduce_ex__(4)
-    except Exception:  # noqa: BLE001, whatever somebody's class raises
+    except Exception:  # noqa: BLE001, whatever a user's class raises
         return ()
     return found if isinstance(found, tuple) else (found,)

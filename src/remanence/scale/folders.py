@@ -62,7 +62,7 @@ class LocalFolder:
         rename(self._place(name), self._place(to))
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete files; one that is gone already is no error, and neither is one that cannot be deleted."""
+        """Delete files; files that are gone already, or cannot be deleted, are ignored."""
         for name in names:
             remove(self._place(name))
 
@@ -91,7 +91,7 @@ class LocalFolder:
         self.remove([LOCK])
 
     def locked(self) -> bool | None:
-        """Whether a process holds the lock; one that a killed process left behind is nobody's."""
+        """Whether a process holds the lock; one left behind by a killed process does not count."""
         if not (self.path / LOCK).exists():
             return False
         try:
@@ -156,7 +156,7 @@ class RemoteFolder:
             files.mv(f"{self.url}/{name}", f"{self.url}/{to}")
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete objects; one that is gone already is no error."""
+        """Delete objects; those that are gone already are ignored."""
         for name in names:
             with contextlib.suppress(FileNotFoundError), self._storage() as files:
                 files.rm_file(f"{self.url}/{name}")
@@ -172,7 +172,7 @@ class RemoteFolder:
         """Nothing to do."""
 
     def locked(self) -> None:
-        """Nobody can tell."""
+        """Not known."""
 
     def __str__(self) -> str:
         return self.url

@@ -2,7 +2,7 @@
 
 run.json     what the run is: its settings, and the works that it consists of
 units/       KEY.safetensors, named by the hash of everything that the unit depends on
-learning/    what is being learnt, and what was, for who resumes
+learning/    states of what is being learnt, for a resumed run
 run.lock     held by the one process that may write
 log.txt      what was lost, damaged or run again
 
@@ -45,7 +45,7 @@ Tensors = dict[str, Tensor]
 @final
 @dataclass(frozen=True)
 class Plan:
-    """A piece of work as units: so many trials (or models), so many of them in each unit.
+    """A piece of work as units: `total` trials (or models), `at_once` of them in each unit.
 
     `inputs` is the fingerprint of all that the outcome depends on.
     """
@@ -87,7 +87,7 @@ class Journal:
     place: str | Path
 
     def __post_init__(self) -> None:
-        if "://" not in str(self.place):  # workers may stand in another folder
+        if "://" not in str(self.place):  # workers may run in another folder
             object.__setattr__(self, "place", Path(self.place).absolute())
 
     def __reduce__(self) -> tuple:
@@ -122,7 +122,7 @@ class Journal:
         return {name for name in names if _KEY.fullmatch(name)}
 
     def set_aside(self, key: str) -> None:
-        """Keep a damaged file for whoever wants to look at it, under another name."""
+        """Keep a damaged file under another name, for inspection."""
         self.folder.rename(_file(key), f"{_file(key)}.damaged")
 
     def begin(self, settings: Json, *, resume: bool = False) -> None:
@@ -163,7 +163,7 @@ class Journal:
             aside = [f"{UNITS}/{name}" for name in self.folder.names(UNITS) if _KEY.match(name)]
             self.folder.remove(aside)
             self.folder.prune(UNITS, LEARNING)
-            if not self.folder.names() & {UNITS, LEARNING}:  # without the mark, they would be nobody's
+            if not self.folder.names() & {UNITS, LEARNING}:  # without the mark, they would have no owner
                 self.folder.remove([MANIFEST])
         self.folder.unlock()
         if empty:
@@ -207,7 +207,7 @@ class Journal:
         return {f"{LEARNING}/{name}" for name in names if _KEY.fullmatch(name.split(".")[0])}
 
     def _require_ours(self) -> None:
-        """Refuse a folder in which somebody else keeps something: a run deletes what it does not need any more."""
+        """Refuse a folder with other files in it: a run deletes files that it no longer needs."""
         there = self.folder.names() - {LOCK}
         content = self.folder.read(MANIFEST) if MANIFEST in there else None
         marked = content is not None and content[: len(_MARK)] == _MARK[: len(content)]
@@ -260,7 +260,7 @@ def plans(manifest: Json) -> list[Plan]:
 
 
 def existing(place: str | Path) -> tuple[Journal, Json]:
-    """A run that somebody has begun, and its manifest."""
+    """A run that was begun, and its manifest."""
     journal = Journal(place)
     manifest = journal.manifest()
     if manifest is None:
@@ -279,7 +279,7 @@ class WorkStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """All that the folder tells. Whether somebody is at work cannot be told on object storage."""
+    """The state of a run, read from its folder. On object storage, `at_work` is not known."""
 
     place: str
     settings: Json

@@ -23,7 +23,7 @@ _LONG = 30.0  # seconds that are left: then the first line does not wait
 def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> Iterator[T]:
     """Yield the items; once two seconds have passed, show how many are done.
 
-    A function for `what` is asked again after every item. Where stderr is no terminal, a notebook or a log gets a
+    A function for `what` is asked again after every item. If stderr is not a terminal, a notebook or a log gets a
     line now and then instead: how many are done, and how long the rest will take.
 
     >>> list(track("abc", total=3, what="letters"))

@@ -1,7 +1,7 @@
 """Ray: units on the cores and GPUs of a whole cluster, one that exists or one on this machine.
 
-Workers need this package, and a run folder that they share with whoever began the run. Nothing is reported to
-anybody: usage statistics are switched off before Ray is loaded.
+Workers need this package, and a run folder that they share with the driver. Usage statistics are
+switched off before Ray is loaded.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Ray:
 
 
 async def _knock(address: str) -> None:
-    """Raise where nobody listens at the address that the user gave."""
+    """Raise unless a server listens at the address that the user gave."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), _PATIENCE)
     writer.close()

@@ -1,4 +1,4 @@
-"""Files that anybody may have made: measured before they are read, checked before they are used, never run.
+"""Untrusted files: measured before they are read, checked before they are used, never run.
 
 Everything here raises `UnusableFileError` with the reason, and nothing else.
 """
@@ -42,7 +42,7 @@ UNREADABLE = (UnusableFileError, UnicodeDecodeError)  # of a text
 
 
 def read_bytes(path: Path, most: int = MOST_TEXT, *, follow: bool = True) -> bytes:
-    """The contents of a regular file of at most so many bytes; a pipe or a device is none, and is not waited for."""
+    """The contents of a regular file of at most `most` bytes; pipes and devices are refused at once."""
     with opened(path, most, follow=follow) as file:
         return file.read(most)
 
@@ -177,7 +177,7 @@ def parse_state(content: bytes) -> Any:
 
 
 def read_archive(path: Path, most: int) -> dict[str, bytes]:
-    """What is in a zip file that holds no more than so many bytes, unpacked."""
+    """The contents of a zip file, which may hold at most `most` bytes when unpacked."""
     with opened(path, most) as file:
         _check_zip(file, most)
         try:
@@ -234,7 +234,7 @@ def _array_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _check_zip(packed: BinaryIO, most: int | None = None) -> None:
-    """Refuse an archive that holds more than so many bytes, or much more than it weighs."""
+    """Refuse an archive that holds more than `most` bytes, or much more than its own size."""
     try:
         with zipfile.ZipFile(packed) as archive:
             infos = archive.infolist()
@@ -279,7 +279,7 @@ def _checked(document: Any, schema: Mapping[str, Any] | None, deepest: int = _DE
             if isinstance(value, str):
                 value.encode()  # half of a character cannot be written anywhere
             elif isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{value} is no number")
+                raise ValueError(f"{value} is not a number")
             elif isinstance(value, int) and abs(value) >= 2**64:
                 raise ValueError("a number of more than 64 bits")
         inner = [[*value.keys(), *value.values()] for value in level if isinstance(value, dict)]

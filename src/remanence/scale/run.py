@@ -69,7 +69,7 @@ class Run:
             self.journal.forget_if_empty()
 
     def describe(self) -> dict[str, str]:
-        """What a result says about where its units ran; only their size matters to who wants it again."""
+        """Where the units ran, for the result; only their size matters for reproducing it."""
         told = {"executor": f"{type(self.executor).__name__}, workers: {self.executor.workers}"}
         return told if self.unit_trials is None else {**told, "unit_trials": str(self.unit_trials)}
 
@@ -147,7 +147,7 @@ class Run:
         return found.joined()
 
     def _replay(self, task: Task, number: int, recorded: Tensors) -> None:
-        """Play a recorded unit again, and refuse the others where it comes out differently."""
+        """Play a recorded unit again, and refuse the recorded ones if the outcome differs."""
         self._replayed = True
         again = task.outcome(number)
         same = again.keys() == recorded.keys() and all(_same(again[name], recorded[name]) for name in again)

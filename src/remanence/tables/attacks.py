@@ -91,7 +91,7 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
         return found[:, None]
 
     def _plans(self, mechanism: FittedModel) -> list[tuple[str, Any]]:
-        """What it uses; without knowing others, nothing but rows that stand in the object."""
+        """The clues that it uses; if the other rows are not known, only rows stored in the object."""
         wanted = [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]
         if mechanism.others_known:
             return wanted

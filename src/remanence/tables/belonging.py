@@ -331,7 +331,7 @@ def _left_over(own: Objective, features: np.ndarray, weights: np.ndarray | None)
     total, square, rounding = _gradient(own, data, own.release)
     chosen = active.ravel()
     square = square[np.ix_(chosen, chosen)]
-    # What cannot be computed more exactly than this is no misfit.
+    # A residual below the precision of this sum is not a misfit.
     square[np.diag_indices_from(square)] += (1e-13 * rounding.ravel()[chosen]) ** 2 + 1e-300
     unit = np.sqrt(np.diag(square))
     whitening = np.linalg.pinv(square / unit / unit[:, None], rcond=1e-10, hermitian=True)

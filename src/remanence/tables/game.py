@@ -34,7 +34,7 @@ from remanence.tables.single_columns import columns_of, part_numbers
 
 _SHOWN = 30  # reconstructions in a gallery
 _AT_ONCE = 32  # records in a unit, where each is attacked on its own
-_NUMBERS_AT_ONCE = 2**20  # of records that are held against what was found
+_NUMBERS_AT_ONCE = 2**20  # of records that are compared with reconstructions
 _COPIED = 16  # times as many numbers may be copied
 _SAME_MODEL = 1e-3  # of what another record in its place changes
 _FEW = 30  # records: of these, the model is trained again with each that was recovered
@@ -159,7 +159,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
             require(close(blind[chosen], alone), f"record {index} has no influence on its own reconstruction")
 
     def baseline(self, chances: int = 1) -> Baseline:
-        """What somebody guesses who knows the other records, measured."""
+        """The success of the best guess from the other records, measured."""
         return self._guess([self.criterion])[0]
 
     @cached_property
@@ -170,7 +170,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
         return {part.name: guess.seen for part, guess in zip(parts, self._guess(criteria), strict=True)}
 
     def _guess(self, criteria: Sequence[Criterion]) -> list[Baseline]:
-        # Where the others are not known either, this is more than anybody can do: it makes no attack look better.
+        # If the others are not known either, this overstates the guess: it makes no attack look better.
         given = None if self.given is None else self.given.error
         return guesses_from_others(self.data, criteria, self.totals, given, self.prior.samples)
 
@@ -305,7 +305,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
     ) -> tuple[Reconstruction, Records]:
         """What is found for each record, and what is found in a model that never saw it.
 
-        The others may give a record away by themselves (all are there twice, or sum to nothing), which is no leak of
+        The others may give a record away by themselves (all are there twice, or sum to nothing), which is not a leak of
         the model. The attack gets both releases together, in an order that a coin decides.
         """
         coins, trainings = draws.stream("coins"), draws.stream("control")
@@ -325,7 +325,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
         """Some of the records that were found in one pass must be found without that record in sight, too.
 
         A table that is too large to be copied without a record is looked at in part. The model was not fitted on that
-        part: what is found there is nobody's record, and must be the same with the record in sight and without.
+        part, so the records found there are meaningless; they must be the same with the record in sight and without.
         """
         fixed, data = replace(draws, device="cpu").stream("coins"), self.data
         hits = main.succeeded[:, 0].cpu().nonzero()[:, 0]

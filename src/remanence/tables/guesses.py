@@ -1,4 +1,4 @@
-"""κ where every record plays the target in turn: what somebody guesses who knows all the others, and has no model."""
+"""κ where every record plays the target in turn: the best guess from all other records, without the model."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _meets(criterion: Criterion, records: Records) -> Tensor:
 
 
 def _completed(data: Records, asked: Records, guess: Records, totals: Tensor) -> Records:
-    """The guess, with what the known records lack to the totals in place of its own values."""
+    """The guess, corrected so that it completes the known records to the totals."""
     whole, width = data.flat.double().sum(0), data.flat.shape[-1]
     lacking = totals[:width].double() - (whole - asked.flat.double())
     told = lacking.isnan()

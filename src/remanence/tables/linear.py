@@ -41,7 +41,7 @@ from remanence.tables.rows import UNKNOWN, as_values, encoded, numbers
 def measured(
     model: Any, features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, release: Weights
 ) -> tuple[GLM, np.ndarray]:
-    """The family and the penalties that make this table an optimum, for a class that nobody has described."""
+    """The family and the penalties that make this table an optimum, for an estimator without a description below."""
     found = []
     for family, coded in _families(model, labels):
         if family.outputs != len(release["coefficient"][0]):
@@ -52,7 +52,7 @@ def measured(
         with np.errstate(over="ignore"):
             total, spread = own.sum(0), np.sqrt((own**2).sum(0)) + 1e-300
         if not np.isfinite(spread).all():
-            continue  # the exponential of such predictions is no mean of anything
+            continue  # the exponential of such predictions overflows
         coefficient = release["coefficient"][0].numpy()
         active = coefficient != 0
         unit, slopes = spread[:, 1:][active], total[:, 1:][active]

@@ -1,4 +1,4 @@
-"""A model that somebody fitted on a table, as a mechanism: what is trained is the very same estimator."""
+"""A model that was fitted on a table, as a mechanism: training fits the same estimator again."""
 
 from __future__ import annotations
 
@@ -203,14 +203,14 @@ class FittedModel(Mechanism[Release]):
         return Records(torch.from_numpy(self.rows.encode(table)), torch.from_numpy(self.codes(labels)))
 
     def codes(self, labels: np.ndarray) -> np.ndarray:
-        """Labels as numbers; NaN for one that the table has not."""
+        """Labels as numbers; NaN for a label missing from the table."""
         if not self.classes:
             return np.array(labels, dtype=np.float64)  # a copy: torch wants to be able to write
         places = {label: float(place) for place, label in enumerate(self.classes)}
         return np.array([places.get(label, np.nan) for label in np.asarray(labels).tolist()])
 
     def held_rows(self, data: Records) -> Tensor | None:
-        """Rows that stand in an array of the object, as the pipeline in front of it made them."""
+        """Rows stored in an array of the object, as the pipeline in front of it transformed them."""
         held = torch.zeros(len(data), dtype=torch.bool)
         for _, plan in self.plans:
             if (rows := getattr(plan, "rows", None)) is not None:

@@ -164,7 +164,7 @@ def members_of(
         return [Member(name, step, labels) for name, step in estimator.transformer_list]
     if is_a(estimator, StackingClassifier, StackingRegressor, VotingClassifier, VotingRegressor):
         if getattr(estimator, "cv", None) == "prefit":
-            return None  # fitted on nobody knows what
+            return None  # it is not known what they were fitted on
         coder = getattr(estimator, "_label_encoder", getattr(estimator, "le_", None))
         seen = labels if labels is None or coder is None else coder.transform(labels)
         back = None if coder is None else lambda codes: coder.inverse_transform(codes.astype(int))
@@ -269,7 +269,7 @@ def _calibrated(
         return None
     folds: Any = check_cv(estimator.cv, labels, classifier=True)
     if getattr(folds, "shuffle", False) and not isinstance(getattr(folds, "random_state", None), int):
-        return None  # nobody knows which rows each member saw
+        return None  # which rows each member saw is not known
     stratified, found = is_a(folds, StratifiedKFold), []
     for number, (rows, _) in enumerate(folds.split(features, labels)):
         own, name = np.asarray(labels)[rows], f"calibrated_classifiers_[{number}]"
@@ -295,7 +295,7 @@ def places_of(features: Any, columns: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Part:
-    """An estimator, where it stands in the object, and the table and the labels that it was fitted on."""
+    """An estimator, its path inside the object, and the table and the labels that it was fitted on."""
 
     path: str
     estimator: Any
@@ -318,7 +318,7 @@ class Part:
 
     @property
     def matrix(self) -> np.ndarray:
-        """The same where it is known that there is one."""
+        """The same table, for parts whose table is known to consist of numbers."""
         assert self.numbers is not None
         return self.numbers
 
@@ -404,7 +404,7 @@ def final_estimator(estimator: Any) -> Any:
 
 
 def transformed(step: Any, features: Any, labels: np.ndarray | None = None) -> Any:
-    """The table behind a step, as the next one was fitted on it; None where that cannot be recomputed."""
+    """The output of a step, as the next step was fitted on it; None where it cannot be recomputed."""
     return _dense(_behind(step, features, labels))
 
 
@@ -447,7 +447,7 @@ def _all_steps(step: Any) -> Iterator[Any]:
 
 
 def require_fitted(estimator: Any) -> None:
-    """Refuse what is no fitted estimator, with a sentence that says what it is."""
+    """Refuse anything but a fitted estimator, and name what was handed in."""
     if isinstance(estimator, type) or not hasattr(estimator, "get_params"):
         raise InputError(
             "There is no model to audit.",

@@ -130,7 +130,7 @@ def _categories_of_blocks(step: preprocessing.OneHotEncoder, after: np.ndarray, 
 
 
 def _names_of_block(step: Any, column: int, categories: list) -> tuple[list, Any]:
-    """The categories of a block's entries, and the dropped one. Those that share an entry are not told apart."""
+    """The categories of a block's entries, and the dropped one. Those that share an entry cannot be distinguished."""
     rare = getattr(step, "_infrequent_indices", None)
     rare = [] if rare is None or rare[column] is None else rare[column].tolist()
     names = [name for place, name in enumerate(categories) if place not in rare]
@@ -251,7 +251,7 @@ def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clu
 
 
 def _stored_in_some(part: Part, member: Member, plans: dict[str, list]) -> Clue:
-    """Rows that stand in a member, whichever rows it saw: a stored row that no other row of the table equals."""
+    """Rows stored in a member, whichever rows it saw: a stored row that differs from all other rows of the table."""
     path = f"{part.path}.{member.name}"
     held = {
         each: [replace(plan, of_some=True) for plan in own if hasattr(plan, "of_some")]
@@ -271,7 +271,7 @@ def _stored_in_some(part: Part, member: Member, plans: dict[str, list]) -> Clue:
 
 
 def _agreed(said: list[np.ndarray]) -> np.ndarray:
-    """What at least two say and nobody denies: with a wrong label for the missing row, all are about other rows."""
+    """Values on which at least two agree and none differs: with a wrong label, all of them describe other rows."""
     found = np.full(said[0].shape, UNKNOWN, dtype=object)
     for place in np.ndindex(found.shape):
         values = [each[place] for each in said if each[place] is not UNKNOWN]

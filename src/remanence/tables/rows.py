@@ -94,7 +94,7 @@ def numbers(values: Any, name: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RowColumn:
-    """A column and where it stands in a record: its value or code and, where it has gaps, a 1 that says so."""
+    """A column and its place in a record: its value or code and, if the column has gaps, a 1 that marks a gap."""
 
     name: str
     start: int
@@ -109,7 +109,7 @@ class RowColumn:
         return 1 + self.gaps
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """Values as features, `(rows, width)`. What is unknown, and a word that the table has not, is NaN."""
+        """Values as features, `(rows, width)`. Unknown values, and words missing from the table, are NaN."""
         missing = gaps_in(values)
         if self.categories:
             places = {category: place for place, category in enumerate(self.categories)}
@@ -128,7 +128,7 @@ class RowColumn:
         return value > 0.5 if truth else value
 
     def decode(self, features: np.ndarray) -> np.ndarray:
-        """Features as values again; what is no number of the column is a gap."""
+        """Features as values again; NaN becomes a gap."""
         numbers = features[:, self.start]
         missing = features[:, self.start + 1] > 0.5 if self.gaps else np.zeros(len(features), dtype=bool)
         missing = missing | np.isnan(numbers)

@@ -265,7 +265,7 @@ def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray, mean_leak
 
 
 def _split(estimator: Any) -> tuple[Any, Any]:
-    """A Pipeline's scaler and its model, where it is no more than that; otherwise nothing and itself."""
+    """The scaler and the model of a Pipeline that consists of these two; None and the estimator otherwise."""
     if not isinstance(estimator, Pipeline):
         return None, estimator
     *before, model = [step for _, step in estimator.steps]
@@ -346,7 +346,7 @@ def with_public(game: TableGame, table: Any, labels: Any = None) -> TableGame:
     if not fits.any():
         raise InputError(
             "No row of the public table could be one of the training table.",
-            needs="at least one row without gaps or words that the training table has not",
+            needs="at least one row without gaps and without words missing from the training table",
             got=f"{len(table)} rows, none of them",
             hint="the columns in the same units and words as in the training table",
         )

@@ -25,7 +25,7 @@ class Published:
 
     path: str
     kind: Literal["mean", "sum"]
-    values: np.ndarray  # (groups, columns), NaN in columns of which it is no such thing
+    values: np.ndarray  # (groups, columns), NaN in columns where it is neither
     classes: tuple[Any, ...] | None = None
     clusters: np.ndarray | None = None  # (rows,)
 

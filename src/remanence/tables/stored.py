@@ -29,7 +29,7 @@ class StoredRows:
     keys: Counter  # rows as bytes, and how often each is stored
     labels: Mapping[bytes, Any]  # of the stored rows, where the object holds these too
     rows: np.ndarray  # their numbers in the object's own table
-    alone: bool = False  # whether somebody looks who knows no other row
+    alone: bool = False  # whether the adversary knows no other row
     of_some: bool = False  # whether labels chose the rows of the table that could be stored
 
     def clue(self, part: Part) -> Clue:
@@ -135,7 +135,7 @@ def _keys(matrix: np.ndarray) -> list[bytes]:
 
 
 def _telling(stored: int, matrix: np.ndarray) -> bool:
-    """Whether so many rows can hardly be the table's by accident: a table of few patterns holds every one of them."""
+    """Whether this many matching rows are unlikely to be a coincidence, as they are in a table of few patterns."""
     patterns = np.prod([float(len(np.unique(column))) for column in matrix.T[:20]])
     return bool(patterns > 8 * len(matrix)) or stored >= 8
 
@@ -159,7 +159,7 @@ class StoredValues:
 
 
 def stored_values(part: Part) -> list[StoredValues]:
-    """What a part holds of single columns, where all of it stands in the table."""
+    """The values of single columns that a part holds, where all of them are in the table."""
     if part.features is None or not part.features.shape[1]:
         return []
     columns, found = part.features.shape[1], []
@@ -172,7 +172,7 @@ def stored_values(part: Part) -> list[StoredValues]:
 
 
 def _snapped(values: list, table: Counter) -> list:
-    """Numbers that an interpolation has moved by a rounding error, as they stand in the table."""
+    """The values, with rounding errors of an interpolation replaced by the table's own numbers."""
     numbers = [v for v in table if isinstance(v, int | float) and not isinstance(v, bool)]
     if not numbers or not all(isinstance(value, int | float) and np.isfinite(value) for value in values):
         return values

@@ -110,11 +110,9 @@ class _Grown:
 
     tree: BaseDecisionTree
     weights: np.ndarray  # (rows,), 0 for rows that it never saw
-    targets: (
-        np.ndarray | None
-    )  # (rows, outputs), whose means stand in its nodes; None where they are not known
+    targets: np.ndarray | None  # (rows, outputs), whose means its nodes hold; None where they are not known
     leaves_hold_means: bool = True  # boosting puts steps into the leaves
-    medians: bool = False  # whether medians of the targets stand in its nodes
+    medians: bool = False  # whether its nodes hold medians of the targets
     labels: np.ndarray | None = None  # with which it can be grown again from its own seed
 
 
@@ -245,7 +243,7 @@ def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
 
 
 def _medians(paths: Any, weights: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """The median of the targets in each node; rows with a weight are there so many times."""
+    """The weighted median of the targets in each node."""
     found = []
     for start, end in itertools.pairwise(paths.indptr.tolist()):
         rows = paths.indices[start:end]
@@ -313,7 +311,7 @@ def leaves(part: Part) -> list[Leaves]:
 
 
 def boxes_of(part: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Between which numbers each value lies, and the value where a threshold tells it, for who knows the other rows.
+    """The bounds of each value and, where a threshold determines it, the value itself, given all other rows.
 
     `(rows, columns)` each: −∞, ∞ and NaN where nothing tells.
     """
@@ -371,7 +369,7 @@ def _paths(tree: Any, table: np.ndarray, inside: np.ndarray) -> _Paths:
 def _told(
     values: np.ndarray, left: np.ndarray, right: np.ndarray, paths: _Paths, node: int, structure: Any
 ) -> list[tuple[int, float]]:
-    """Rows whose value a threshold tells to somebody who knows the others."""
+    """Rows whose value follows from a threshold and the other rows."""
     threshold, found = structure.threshold[node], []
     goes = [
         paths.goes[:, child[node]] & ~np.isnan(values)

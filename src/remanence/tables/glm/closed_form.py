@@ -154,7 +154,7 @@ def solve(
         impossible = (counts == 0).any(-1)  # all classes were there when the model was trained
         weights = balanced_weights(counts.clamp(min=1))
         attempt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights, features, label)
-        # A solution that contradicts the label it was solved for is no solution.
+        # A solution that contradicts the label it was solved for does not count.
         wrong = (attempt.reconstruction.records.labels[:, 0] != label) | impossible
         attempts.append(_Attempt(attempt.reconstruction, attempt.doubt.masked_fill(wrong, torch.inf)))
     best = torch.stack([attempt.doubt for attempt in attempts]).argmin(0)

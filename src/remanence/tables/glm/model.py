@@ -177,7 +177,7 @@ class GLM(Mechanism[Weights]):
     losses. Trains by Newton's method until the gradient's norm is at most `tolerance`.
 
     With `scaler="mean"` x̃ is x in standard units of the training set, whose mean is released too.
-    Two settings describe models that somebody else trained: `scaler="affine"`, any other x̃ =
+    Two settings describe models that were trained elsewhere: `scaler="affine"`, any other x̃ =
     (x − mean) / scale, and an `l1_penalty`.
 
     The release holds `coefficient` (trials, outputs, features), `intercept` (trials, outputs) and,
