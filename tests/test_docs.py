@@ -1,12 +1,14 @@
 """The site: every block on it runs, and every page is reached."""
 
 import importlib
+import json
 import re
 import subprocess
 import sys
 
 import pytest
 
+from remanence import SuccessRate
 from remanence.cli.main import main, settings_arguments
 from remanence.report.glossary import GLOSSARY
 from test_project import ROOT
@@ -127,3 +129,55 @@ def test_there_are_few_pages_to_read():
     pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
     logs = ("evidence", "reproductions")
     assert sum(page.name not in written and page.parts[0] not in logs for page in pages) <= 30
+
+
+def test_the_page_of_audit_json_names_keys_that_exist():
+    schema = json.loads((ROOT / "src/remanence/results/audit.schema.json").read_text())
+    page = (ROOT / "docs" / "audit-json.md").read_text()
+    named = re.findall(r"`([\w.\[\]]+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)))
+    top = {name.partition("[")[0].partition(".")[0] for name in named if not name.startswith(".")}
+    assert top <= schema["properties"].keys()
+    assert top >= schema["properties"].keys()
+    own = {name.partition("[].")[2].partition(".")[0] for name in named if name.startswith("evidence[].")}
+    own |= {name[1:] for name in named if name.startswith(".")}
+    assert own <= schema["$defs"]["evidence"]["properties"].keys()
+
+
+PROSE = [  # what a page says beside the command, and what the command finds
+    ("docs/reading.md", "recovered 442 of 442 records", "audit diabetes-ridge", "successes", 442),
+    (
+        "docs/reading.md",
+        "no attack exceeds 33.9 in 1000",
+        "audit digits-noisy-sum --trials 60",
+        "ceiling",
+        0.0339,
+    ),
+    ("docs/reading.md", "attack 33, limit 100", "audit digits-noisy-sum --trials 60", "rate", 0.033),
+    ("docs/report.md", "the attack 400 (332 to 471)", "audit digits-dpsgd", "rate", 0.400),
+    ("docs/report.md", "no attack more than 555", "audit digits-dpsgd", "ceiling", 0.555),
+]
+
+
+@pytest.mark.parametrize(("page", "said", "command", "what", "value"), PROSE, ids=lambda each: str(each)[:40])
+def test_a_number_in_prose_is_what_its_command_prints(
+    page, said, command, what, value, tmp_path, monkeypatch
+):
+    assert said in " ".join((ROOT / page).read_text().split())
+    monkeypatch.chdir(tmp_path)
+    call(monkeypatch, *command.split(), "--out", "run")
+    found = json.loads((tmp_path / "run" / "audit.json").read_text())
+    best = max(found["evidence"], key=lambda entry: entry["main"]["lower"])
+    shown = min(b["success"] for b in found["bounds"]) if what == "ceiling" else best["main"][what]
+    assert shown == pytest.approx(value, abs=5e-4)
+
+
+def test_zero_of_twenty_leaves_what_the_page_says():
+    assert "Zero of 20 leaves 168 in 1000 possible" in (ROOT / "docs" / "reading.md").read_text()
+    assert SuccessRate(0, 20).upper == pytest.approx(0.168, abs=5e-4)
+
+
+def test_the_readme_s_classifier_is_as_exposed_as_it_says(capsys):
+    (block,) = [block.values[0] for block in blocks("python") if "my classifier" in block.values[0]]
+    exec(block, {})  # noqa: S102
+    assert "998 in 1000" in capsys.readouterr().out
+    assert "EXPOSED: 998 times in 1000" in block

@@ -54,6 +54,12 @@ class Watched:
         self.page.set_viewport_size({"width": width, "height": 900})
         return self.page.evaluate(_OVERFLOWS)
 
+    def too_wide_for_paper(self) -> list[str]:
+        """What sticks out of an A4 page, so that the browser would shrink everything, or cut it."""
+        self.page.emulate_media(media="print")
+        self.page.set_viewport_size({"width": 688, "height": 1017})  # A4 within its margins
+        return self.page.evaluate(_OVERFLOWS)
+
 
 def pages_of(paper: bytes) -> int:
     """How many pages a PDF has."""
