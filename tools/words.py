@@ -1,6 +1,6 @@
 """How many words and pages the docs have, at a commit and now: `python tools/words.py [COMMIT]`.
 
-A screen is 1280 × 900 pixels of the built site, about 450 words of prose, tables and code together.
+After `make docs`, and with what `make test-browser` installs, it also prints how high the doors' pages are.
 """
 
 from __future__ import annotations
@@ -33,13 +33,31 @@ def words(text: str) -> int:
 def then(commit: str) -> dict[str, int]:
     """Words by page at a commit."""
     listed = git("ls-tree", "-r", "--name-only", commit, "--", "docs")
-    return {path: words(git("show", f"{commit}:{path}")) for path in listed.splitlines() if path.endswith(".md")}
+    return {
+        path: words(git("show", f"{commit}:{path}")) for path in listed.splitlines() if path.endswith(".md")
+    }
 
 
 def now() -> dict[str, int]:
     """Words by page in the working tree."""
     pages = sorted((ROOT / "docs").rglob("*.md"))
     return {str(page.relative_to(ROOT)): words(page.read_text(encoding="utf-8")) for page in pages}
+
+
+def heights() -> dict[str, int]:
+    """How high each door's page of the built site is; nothing where it was not built."""
+    site = ROOT / "site"
+    if not site.is_dir():
+        return {}
+    sys.path.insert(0, str(ROOT / "tests"))
+    from watched import launched
+
+    with launched() as browser:
+        page, found = browser.new_page(viewport={"width": 1280, "height": 900}), {}
+        for door in DOORS:
+            page.goto((site / door / "index.html").as_uri())
+            found[door] = page.evaluate("document.querySelector('article').scrollHeight")
+    return found
 
 
 def git(*arguments: str) -> str:
@@ -56,10 +74,10 @@ def main() -> None:
         cells = " | ".join(f"{len(found)} | {sum(found):,}" for found in counts)
         print(f"| {each} | {cells} |")
     print(f"| all | {' | '.join(f'{len(side)} | {sum(side.values()):,}' for side in sides)} |\n")
-    print("| page of a door | words | screens |\n|---|--:|--:|")
+    print("| page of a door | words | pixels, in a window of 1280 |\n|---|--:|--:|")
+    high = heights()
     for door in DOORS:
-        count = sides[1][f"docs/{door}.md"]
-        print(f"| [{door}](../{door}.md) | {count:,} | {count / 450:.1f} |")
+        print(f"| [{door}](../{door}.md) | {sides[1][f'docs/{door}.md']:,} | {high.get(door, '')} |")
 
 
 if __name__ == "__main__":
