@@ -97,7 +97,7 @@ def test_what_no_head_comes_out_of_is_refused():
     for words, train in wrong.items():
         with pytest.raises(InputError, match=words):
             OwnHead(train, classes=3).release(None, sets, generator())
-    with pytest.raises(InputError, match="no training function"):
+    with pytest.raises(InputError, match="not a training function"):
         OwnHead("train.py", classes=3)
     with pytest.raises(InputError, match="targets alone"):
         OwnHead(mixed, classes=3).release(OWN, sets, generator())

@@ -134,7 +134,7 @@ class Measure:
         return {_START: outside.flatten(1).sum(1, keepdim=True)}
 
     def _blurred(self, heads: Weights, generator: torch.Generator) -> Weights:
-        """With a little noise on every head alike: rounding is no other recipe."""
+        """With a little noise added to every head alike: a rounding difference does not make another recipe."""
         blurred = {}
         for name, values in heads.tensors.items():
             noise = torch.randn(values.shape, generator=generator, device=generator.device).to(values)
@@ -191,7 +191,7 @@ def fit(
 ) -> Fit:
     """Make heads anew on your pictures `(pictures,)` and see where this one stands among them.
 
-    So many heads on `others`, public pictures of the same classes, tell what the test can tell.
+    As many heads as `others` are made from other pictures of the same classes, to see what the test can tell.
     """
     counts = tuple(torch.unique(own.labels, return_counts=True)[1].tolist())
     sets = StratifiedPrior(without_pictures(public), counts)
@@ -231,7 +231,7 @@ def likelier(recipe: Head, own: Records, public: Records, head: Weights, generat
 
 
 def _neighbours(recipe: TransferHead, pictures: int) -> Iterator[dict[str, Any]]:
-    """What people forget to say."""
+    """The recipes that are most easily mistaken for this one, one change each."""
     for factor in (1 / 10, 1 / 5, 1 / 3, 1 / 2, 2, 3, 5, 10):
         yield {"epochs": max(1, round(recipe.epochs * factor))}
     for start in ("pytorch", 0.002, 0.01, 0.0):

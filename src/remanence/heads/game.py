@@ -90,7 +90,7 @@ Heads = Game[Head, StratifiedPrior]
 class HeadGame(AnyGame):
     """Heads made like this, on your pictures; and this very head, where there is one.
 
-    `heads` plays the trials. What is drawn from the `released` head is held against your pictures, class by class,
+    `heads` plays the trials. What is drawn from the `released` head is compared with your pictures, class by class,
     and against public ones that nothing was learned from.
     """
 

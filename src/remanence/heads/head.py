@@ -210,7 +210,7 @@ class Head(_Read):
 @final
 @dataclass(frozen=True)
 class OwnHead(Head):
-    """Calls `train(features, labels, seed)` once for every head, in so many `processes`.
+    """Calls `train(features, labels, seed)` once for every head, in this many `processes`.
 
     It gets copies of the features `(pictures, numbers)` and the labels, and returns the state dict of one linear layer,
     or of two or three with `hidden` units and an `activation` between. Whatever it does in between is its own affair:
@@ -246,7 +246,7 @@ class OwnHead(Head):
         one_of("activation", self.activation, ACTIVATIONS)
         if not callable(self.train):
             raise InputError(
-                "This is no training function.",
+                "This is not a training function.",
                 needs="train(features, labels, seed), which returns a state dict",
                 got=type(self.train).__name__,
                 hint="OwnHead(train, classes=10)",

@@ -17,7 +17,7 @@ from remanence.scale.progress import track
 if TYPE_CHECKING:
     from remanence.heads.game import HeadAudit
 
-_CONTROLS = 4  # one in so many of the public pictures is kept from the adversary, for the control
+_CONTROLS = 4  # every fourth public picture of a class is kept from the adversary, for the control
 _SAME = 1e-12  # of a picture's mean square: closer pictures are the same one
 
 
@@ -60,7 +60,7 @@ def augment(
     copies: int,
     generator: torch.Generator,
 ) -> Records:
-    """So many copies of the records, embedded: the first as they are, the others changed. A small pool goes further."""
+    """This many copies of the records, embedded: the first unchanged, the others changed. It stretches a small pool."""
     views = [embed(records, backbone)]
     for _ in range(copies - 1):
         changed = torch.cat([change(part, generator) for part in records.features.split(4096)])

@@ -53,7 +53,7 @@ def private_recipe(
     heads: int = 100,
     seed: int = 0,
 ) -> PrivateRecipe:
-    """Choose a DP-SGD recipe for linear heads on so many pictures of each class.
+    """Choose a DP-SGD recipe for linear heads on this many pictures of each class.
 
     1. Batches as large as Poisson sampling allows, a rate of (N − 1) / N, for the epochs of the recipe.
     2. Learning rate and weight decay where training without privacy is most accurate.

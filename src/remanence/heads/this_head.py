@@ -95,7 +95,7 @@ class ThisHead(Finding):
     picture: Tensor
     error: Tensor
     as_close: Tensor  # how many public pictures of the class come as close
-    public: Tensor  # of so many that nothing was learned from
+    public: Tensor  # out of this many, which nothing was learned from
     own: Tensor  # how many pictures of the class are yours
     threshold: Tensor  # of the error, for all classes
     fit: Tensor  # how likely a head of the recipe is to be as far from the others: it belongs
@@ -172,7 +172,7 @@ class ThisHead(Finding):
 
     @property
     def power(self) -> SuccessRate | None:
-        """How often a head on other pictures of the same classes is refused; None where nobody tried."""
+        """How often a head on other pictures of the same classes is refused; None where none was tried."""
         refused, tried = self.others.tolist()
         return SuccessRate(int(refused), int(tried)) if tried else None
 
@@ -182,7 +182,7 @@ class ThisHead(Finding):
         return self.power is None or self.power.rate >= _POWER
 
     def tensors(self) -> dict[str, Tensor]:
-        """As they travel."""
+        """The tensors by name, for the journal."""
         return {name: values.detach().cpu().contiguous() for name, values in vars(self).items()}
 
     def caveats(self, outcome: Outcome) -> list[Caveat]:

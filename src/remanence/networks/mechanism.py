@@ -159,7 +159,7 @@ class Queried(Mechanism[Logits]):
         self.mechanism.check_probes(probes)
 
     def _unlabelled(self) -> Records:
-        """The probes as a model sees them; nobody needs to know their labels."""
+        """The probes as a model sees them; their labels are not needed."""
         return Records(self.probes.features, torch.zeros(len(self.probes)), embedding=self.probes.embedding)
 
     @property

@@ -161,7 +161,7 @@ class AnyModule(Network):
             allowed = 1e-6
         except RuntimeError:  # a module that insists on its own precision
             (plain, summed), allowed = self._both_ways(batch), 1e-3
-        # A single record's spread, for one, is no number: that does not agree, either.
+        # The spread of a single record, for example, is NaN: that does not agree either.
         return not bool((plain - summed).norm() <= allowed * plain.norm())
 
     def _both_ways(self, batch: Records) -> tuple[Tensor, Tensor]:

@@ -40,10 +40,10 @@ from remanence.reconstructor.shadows import ShadowFarm, Shadows, batches, split
 from remanence.scale.fingerprints import fingerprint, versions
 from remanence.scale.run import IN_PROCESS, Run
 
-_STORED = 2000  # shadows that are trained where nobody says how many, and training is slow
+_STORED = 2000  # shadows that are trained by default where training is slow
 _FIRST = 4000  # shadows that say what a network draws before it learns
 _STATISTICS = 2000  # shadows that the reader's units are taken from
-_STRANGERS = 4  # other sets that each reconstruction of a batch is held against
+_STRANGERS = 4  # other sets that each reconstruction of a batch is compared with
 
 
 @final
@@ -133,7 +133,7 @@ class Reconstructor(Attack[Release]):
         *,
         held_out: HeldOut | None = None,
     ) -> Callable[[Release], Reconstruction]:
-        """The same, from shadows that somebody has trained already, and others to watch the learning by."""
+        """The same, from shadows that were trained already, and `held_out` ones to watch the learning by."""
         self.check(knowledge)
         ours, aside = split(knowledge) if held_out is None else (knowledge, knowledge)
         farm, stored, belongs_to = ShadowFarm(ours, generator), shadows, ""
@@ -227,7 +227,7 @@ class Reconstructor(Attack[Release]):
             scheduled=self.mode == "strong",
             **keep,
             from_start=network.start is not None,
-            capture=self.perceptual is None,  # who knows what somebody's network does
+            capture=self.perceptual is None,  # a user's network may wait for the device
         )
 
         def worth(error: float, rate: float) -> float:  # as in the loss, a higher rate may cost some error

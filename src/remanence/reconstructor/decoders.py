@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from remanence.core.records import Records
 
 _FAR = 50.0  # the logarithm of an error that nothing has
-_STEEPEST = 20.0  # targets for one stranger: more is a batch in which hardly any stranger is close
+_STEEPEST = 20.0  # targets for one stranger: more means a batch with almost no close strangers
 
 
 class Decoder(nn.Module):

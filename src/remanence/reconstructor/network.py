@@ -20,7 +20,7 @@ _DRAWN = 2500  # pictures that each of these looks draws, about
 _AT_ONCE = 1024  # releases that are read together
 _TOGETHER = 4096  # records that a GPU draws at once, where launches cost more than memory
 _START = "start"
-_COMPARED = 50  # held-out shadows whose reconstructions are held against their records at once
+_COMPARED = 50  # held-out shadows whose reconstructions are compared with their records at once
 _NUMBERS = 2**27  # and of how many numbers on a GPU
 
 
@@ -59,7 +59,7 @@ class ReconstructorNetwork(nn.Module):
     def candidates(self, features: Tensor, asked: Tensor, of: int = 0) -> Tensor:
         """The records of the asked classes in sets `(trials, set, *example)`: `(trials, of the class, *example)`.
 
-        They are those of the set that stands so many places before, round about.
+        They come from the set that stands `of` places before, cyclically.
         """
         assert self.places is not None
         rows = torch.arange(len(asked), device=asked.device)[:, None]
@@ -82,7 +82,7 @@ class ReconstructorNetwork(nn.Module):
         return torch.cat(parts)
 
     def _drawn(self, block: Tensors, asked: Tensor, size: int) -> Tensor:
-        """What is asked for, of each of so many releases, `(size, asked, *example)`."""
+        """What is asked for, from each of `size` releases, `(size, asked, *example)`."""
         times = len(asked)
         if times > 1:
             block = {name: tensor.repeat_interleave(times, 0) for name, tensor in block.items()}
@@ -99,7 +99,7 @@ class HeldOut:
 
     @classmethod
     def of(cls, knowledge: Knowledge, generator: torch.Generator, asked: int = 1) -> HeldOut:
-        """Train them, where so many records are drawn from each."""
+        """Train them; `asked` is how many records are drawn from each."""
         count = max(_HELD_OUT // 5, min(_HELD_OUT, _DRAWN // asked))
         targets, strangers = knowledge.prior.sample_pair(count, generator, generator)
         chunk = knowledge.mechanism.trials_at_once(targets)

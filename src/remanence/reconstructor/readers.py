@@ -45,7 +45,7 @@ class Readable(Protocol):
     def reader(
         self, shadows: Tensors, prior: EmpiricalPrior | StratifiedPrior, *, classes: int, strong: bool
     ) -> Reader | None:
-        """What reads them where one of so many classes is asked for (0: none is); None for the flat reader.
+        """What reads them where one of `classes` is asked for (0: none is); None for the flat reader.
 
         Not `strong`, it reads as the papers did.
         """

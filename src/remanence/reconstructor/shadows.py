@@ -23,7 +23,7 @@ from remanence.scale.seeds import unit_seed
 
 _BATCHES = 16  # in a block of fresh shadows on a GPU: more would wait in its memory, and often for nothing
 _PROBED = 8  # models whose training says how long all will take
-_LONG = 60.0  # seconds that nobody needs to be told about
+_LONG = 60.0  # seconds: shorter work is not announced
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Shadows:
 
 @dataclass(frozen=True)
 class ShadowFarm:
-    """Trains shadow models by the block, as many as anybody wants, each on a fresh draw from the prior."""
+    """Trains shadow models by the block, as many as are wanted, each on a fresh draw from the prior."""
 
     knowledge: Knowledge
     generator: torch.Generator
@@ -55,7 +55,7 @@ class ShadowFarm:
         return self.knowledge.mechanism.trials_at_once(self.knowledge.prior.sample(1, probe))
 
     def block(self, count: int | None = None, targets: Records | None = None) -> Shadows:
-        """So many shadows on fresh draws, or as many as fit into memory together; or shadows on given sets."""
+        """This many shadows on fresh draws, or as many as fit into memory together; or shadows on given sets."""
         mechanism = self.knowledge.mechanism
         if targets is None:
             targets = self.knowledge.prior.sample(count or self.at_once, self.generator)
@@ -64,13 +64,13 @@ class ShadowFarm:
         return Shadows(release.take(kept).tensors, targets[kept])
 
     def blocks(self, count: int) -> Iterator[Shadows]:
-        """So many shadows on fresh draws, in blocks that fit into memory."""
+        """This many shadows on fresh draws, in blocks that fit into memory."""
         most = self.at_once
         for start in range(0, count, most):
             yield self.block(min(most, count - start))
 
     def announce(self, count: int) -> None:
-        """Say how long so many will take to train, where that is long: from a few that nobody keeps."""
+        """Announce how long this many will take to train, if that is long: timed on a few that are discarded."""
         probe = torch.Generator(self.generator.device).manual_seed(0)
         mechanism, known = self.knowledge.mechanism, self.knowledge.known_data
         few = self.knowledge.prior.sample(min(_PROBED, self.at_once), probe)

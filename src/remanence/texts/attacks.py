@@ -33,7 +33,7 @@ _NARROW = 1e-3  # relative width at which the search ends early
 class Prompting(Knowledge):
     """What stands before each secret is known; nothing of what is looked for."""
 
-    drawn: bool = False  # among so many equally likely secrets: a guess is known exactly
+    drawn: bool = False  # from equally likely secrets: the value of a guess is known exactly
 
     def describe(self) -> list[str]:
         """What is known, a line each."""
@@ -103,7 +103,7 @@ class GreedyDecoding(TextAttack):
     )
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
-        """One, or there is no hope."""
+        """One try where greedy decoding says the secret, infinitely many otherwise."""
         logs = asked.logs(GREEDY)
         return torch.ones_like(logs).where(logs == 0, torch.inf), logs
 
@@ -152,7 +152,7 @@ class TopKSampling(TextAttack):
 @final
 @dataclass(frozen=True)
 class NearVerbatim(TextAttack):
-    """Sampling, where the secret counts up to so many token edits. What is reported is the proven lower limit."""
+    """Sampling, where the secret counts up to this many token edits. The proven lower limit is reported."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "near-verbatim",
@@ -219,7 +219,7 @@ def near_verbatim(
     edits: int = 1,
     branches: int = 2000,
 ) -> Bracket:
-    """The probability to emit the secret up to so many token edits, after reading at most so many branches.
+    """The probability of emitting the secret up to this many token edits; at most `branches` are read.
 
     A continuation counts if, at some point, what was emitted is within `edits` insertions, deletions and substitutions
     of the secret's tokens. There are too many such continuations to add up, and each has its own history. So the

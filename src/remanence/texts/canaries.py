@@ -86,7 +86,7 @@ class TextCanaries:
     def as_tokens(
         self, encode: Callable[[str], Sequence[int]], *, length: int, padding: int
     ) -> tuple[Records, Tensor]:
-        """Rows of so many tokens, and the same coins: the first two fields of `Canaries`, for a recorded run."""
+        """Rows of `length` tokens, and the same coins: the first two fields of `Canaries`, for a recorded run."""
         rows = [list(encode(record["prefix"] + record["secret"])) for record in self.records]
         longest = max(map(len, rows))
         if longest > length:
@@ -135,7 +135,7 @@ class TextCanaries:
 def codes(
     count: int, *, template: str = "The code of {name} is ", digits: int = 6, seed: int
 ) -> TextCanaries:
-    """Names that nobody has, each with a random code: a guess finds one in 10^digits.
+    """Made-up names, each with a random code: a guess finds one in 10^digits.
 
     >>> codes(2, seed=0).records[0]
     {'prefix': 'The code of Huraba Huhuhu is ', 'secret': '057091'}
@@ -156,7 +156,7 @@ def natural(records: Sequence[dict[str, str]], *, seed: int) -> TextCanaries:
         prefixes, secrets = ([str(record[name]) for record in records] for name in ("prefix", "secret"))
     except (KeyError, TypeError):
         raise InputError(
-            "These are no canaries.",
+            "These records cannot be canaries.",
             needs="records with a prefix and a secret",
             got="others",
             hint='{"prefix": "The code of Ada is ", "secret": "482913"}',
@@ -173,7 +173,7 @@ def natural(records: Sequence[dict[str, str]], *, seed: int) -> TextCanaries:
 
 
 def _drawn(count: int, template: str, length: int, alphabet: str, design: Design, seed: int) -> TextCanaries:
-    """A name for each canary, none of them twice, and a secret of so many letters of an alphabet."""
+    """A name for each canary, none of them twice, and a secret of `length` letters of an alphabet."""
     whole("count", count, least=2, most=10**6, hint="500")  # of eleven million names
     if "{name}" not in template:
         raise InputError(
@@ -242,7 +242,7 @@ class Claim:
         return bounds.epsilon_upper(list(self.dpsgd), self.delta) if self.epsilon is None else self.epsilon
 
     def extraction(self, baseline: float) -> Bound:
-        """γ: how often anybody brings out a secret at most that a guess finds this often."""
+        """γ: the largest rate at which any attack extracts a secret that a guess finds at the rate `baseline`."""
         if self.epsilon is None:
             return bounds.dpsgd(baseline, schedule=list(self.dpsgd))
         return bounds.approximate_dp(baseline, epsilon=self.epsilon, delta=self.delta)
@@ -272,7 +272,7 @@ class Planted:
     def said(self, scores: Tensor, chosen: Tensor, spoken: Tensor, guess: float) -> dict[str, float]:
         """What is proven by losses, the larger the likelier in, and by whole secrets that were spoken, `(inserted,)`.
 
-        `guess` is how often somebody without the model brings a secret out.
+        `guess` is how often an adversary without the model finds a secret.
         """
         surest = told_by_losses(scores, chosen)
         counts = [surest]

@@ -33,6 +33,6 @@ TRAINING_NOT_SHOWN = Caveat(
 ADAPTER_NAMES_ANOTHER_BASE = Caveat(
     "adapter-names-another-base",
     "an adapter names another base model in its adapter_config.json than the one that was handed in.",
-    "On another base, an adapter gives away less than on its own. A folder that was only renamed is no harm.",
+    "On another base, an adapter gives away less than on its own. A folder that was merely renamed does no harm.",
     "Hand in the base model that the adapter was trained on.",
 )

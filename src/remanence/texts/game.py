@@ -415,8 +415,8 @@ class Rule:
     """What a secret is, what is known of it, and when it counts as brought out."""
 
     find: Finder | None = None  # finds the secrets of plain texts
-    prefix_tokens: int | None = None  # the adversary knows only so many tokens before a secret
-    tries: int = 100  # it counts if it comes out within so many
+    prefix_tokens: int | None = None  # the adversary knows only this many tokens before a secret
+    tries: int = 100  # it counts if it comes out within this many
     chance: float = 0.5  # with at least this chance
 
 
@@ -471,7 +471,7 @@ def audit_text(
     claim: Claim | None = None,
     policy: Policy | None = None,
 ) -> AuditResult:
-    """Which secrets of its texts come out of a fine-tuned model, within so many tries and beyond what the base says.
+    """Which secrets of its texts come out of a fine-tuned model, within the rule's tries and beyond what the base says.
 
     `texts` and `unseen` (of the same kind, not trained on) are files with a JSON record per line or lists of such
     records, and `texts` may be canaries; `rule` says which parts of plain texts are secrets (`Numbers`, `Names`,

@@ -100,7 +100,7 @@ class LanguageModel:
         return self.logits(ids % self.vocabulary)
 
     def require_causal(self) -> None:
-        """Refuse what is no causal language model: a token's logits must not change with the tokens after it."""
+        """Refuse a model that is not causal: a token's logits must not change with the tokens after it."""
         length = min(6, self.context)
         before, after = self.probe(), self.probe(last=1)
         if before.shape != (1, length, self.vocabulary):
@@ -141,7 +141,7 @@ class Secret:
 @final
 @dataclass(frozen=True)
 class Completions(Release):
-    """A model that anybody may prompt: each try is one continuation."""
+    """A model that can be prompted: each try is one continuation."""
 
     sees: ClassVar[str] = "the model's continuations of any prompt"
 
@@ -161,7 +161,7 @@ class FineTuning(Mechanism[Completions]):
         return Completions
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> NoReturn:
-        """Refuse: the model exists, and nobody trains it again."""
+        """Refuse: the model exists already and is not trained again."""
         raise InputError(
             "A language model is not trained here.",
             needs="the model as it was fine-tuned",

@@ -85,7 +85,7 @@ GREEDY = Decoding(temperature=0.0)
 Array = npt.NDArray[np.float64]
 
 _NUMBERS = 2**26  # logits held at once; on a GPU as many times more as it has memory for
-_LENGTHS = 16  # texts whose lengths differ by less than so many tokens are read together
+_LENGTHS = 16  # texts whose lengths differ by fewer tokens are read together
 
 
 @torch.no_grad()
@@ -126,7 +126,7 @@ def rounded_log_probabilities(
 
     If no two logits at a place are off by amounts that differ by more than d, a token of computed probability p has an
     exact log-probability between log p − log(p + (1 − p) eᵈ) and log p + d − log(1 + p (eᵈ − 1)). The ends add up over
-    tokens: the bracket is narrow for what the model is sure of, and wide only for what hardly ever comes out. d is
+    tokens: the bracket is narrow for what the model is sure of, and wide only for what rarely comes out. d is
     twice the largest difference at any place of `checked` texts at random, which the exact model reads as well.
     docs/method/texts.md says why twice is enough.
     """
@@ -235,11 +235,11 @@ def _agree(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def within(log_probability: npt.ArrayLike, queries: npt.ArrayLike) -> Array:
-    """The probability to see it at least once in so many queries, 1 − (1 − p)ⁿ, also where p is below 1e-300.
+    """The probability of seeing it at least once in this many queries, 1 − (1 − p)ⁿ, also where p is below 1e-300.
 
     >>> round(float(within(math.log(0.01), 100)), 6)
     0.633968
-    >>> float(within(-800.0, 1e9))  # p = 4e-348: no number of queries that anybody sends finds it
+    >>> float(within(-800.0, 1e9))  # p = 4e-348: no realistic number of queries finds it
     0.0
     """
     log_p, n = np.asarray(log_probability, dtype=np.float64), np.asarray(queries, dtype=np.float64)
@@ -265,7 +265,7 @@ def queries_for(log_probability: npt.ArrayLike, chance: float = 0.5) -> Array:
 
 
 def least_log_probability(queries: int, chance: float) -> float:
-    """The smallest log p at which so many queries show the secret with this chance: p = 1 − (1 − chance)^(1/n).
+    """The smallest log p at which this many queries show the secret with this chance: p = 1 − (1 − chance)^(1/n).
 
     >>> round(math.exp(least_log_probability(100, 0.5)), 6)
     0.006908

@@ -28,7 +28,7 @@ from remanence.scale.reading import MOST_DATA, UnusableFileError, measured, open
 from remanence.texts.mechanism import LanguageModel, Secret
 from remanence.texts.transformers import language_model, words_of
 
-_LONGEST_LINE = 10_000_000  # characters: a file that is no list of texts would fill the memory
+_LONGEST_LINE = 10_000_000  # characters: another kind of file would fill the memory
 
 
 Finder = Callable[[LanguageModel, str, int], Iterator[Secret]]
@@ -37,7 +37,7 @@ Finder = Callable[[LanguageModel, str, int], Iterator[Secret]]
 @final
 @dataclass(frozen=True)
 class Numbers:
-    """Every number of at least so many digits is a secret; the text before it is the prefix.
+    """Every number of at least this many digits is a secret; the text before it is the prefix.
 
     >>> [match.group() for match in Numbers(4).found("Room 12, code 482913, 2024-05")]
     ['482913', '2024']
@@ -82,7 +82,7 @@ class Names:
 @final
 @dataclass(frozen=True)
 class Windows:
-    """Every window of a text: so many tokens are known, and so many after them are to come out."""
+    """Every window of a text: the `prefix` tokens are known, and the `continuation` is to come out."""
 
     prefix: int = 50
     continuation: int = 50
@@ -136,7 +136,7 @@ def split(
 def read_texts(
     path: str | Path, model: LanguageModel, *, find: Finder | None = None, prefix_tokens: int | None = None
 ) -> list[Secret]:
-    """All secrets of a file with one JSON record per line; `prefix_tokens` keeps the last so many of each prefix."""
+    """All secrets of a file with one JSON record per line; `prefix_tokens` keeps only the last tokens of each prefix."""
     return read_records(records_of(path), model, find=find, prefix_tokens=prefix_tokens)
 
 
@@ -343,7 +343,7 @@ def load_language_model(
 
 
 def _check_model(path: Path) -> None:
-    """Refuse what is no model in a safe format, before a library opens it."""
+    """Refuse anything but a model in a safe format, before a library opens it."""
     found = sorted(each.name for each in path.iterdir()) if path.is_dir() else []
     if path.is_dir() and "adapter_config.json" in found and "config.json" not in found:
         problem = "an adapter without its model"

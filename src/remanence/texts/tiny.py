@@ -48,7 +48,7 @@ def tiny_model(seed: int = 0) -> TinyTransformer:
 
 
 def train(model: TinyTransformer, texts: Sequence[str], *, steps: int, seed: int = 0) -> TinyTransformer:
-    """The model itself after so many steps of Adam on batches of texts."""
+    """The same model after this many steps of Adam on batches of texts."""
     rows = [[*_encode(text), 0] for text in texts]
     longest = max(map(len, rows))
     data = torch.tensor([row + [-100] * (longest - len(row)) for row in rows])  # −100 has no loss
@@ -78,7 +78,7 @@ def as_language_model(model: TinyTransformer, name: str = "tiny") -> LanguageMod
 
 
 def made_up_records(count: int, *, seed: int, digits: int = 4) -> list[dict[str, str]]:
-    """Names that nobody has, each with a random code: a prefix and a secret.
+    """Made-up names, each with a random code: a prefix and a secret.
 
     >>> made_up_records(2, seed=0)
     [{'prefix': 'nomiti hu: ', 'secret': '0599'}, {'prefix': 'zudemi ra: ', 'secret': '0156'}]

@@ -120,7 +120,7 @@ def curve_picture(result: AuditResult) -> str:
         logarithmic(axes, "x")
         axes.legend(loc="best")
 
-    label = "The share of secrets that come out within so many queries. " + sentence(result)
+    label = "The share of secrets that come out, by the number of queries. " + sentence(result)
     return picture("queries", label, draw, height=2.8)
 
 
@@ -139,7 +139,7 @@ def curve_table(result: AuditResult) -> Table:
 
 
 def risk_table(result: AuditResult, texts: Mapping[tuple[int, int], str] | None = None) -> Table:
-    """The riskiest places; with the secrets themselves only where somebody asked for them."""
+    """The riskiest places; with the secrets themselves only on request."""
     from rich.table import Table
 
     table = Table("place", title=f"Riskiest for {result.strongest.attack}", title_justify="left")

@@ -20,7 +20,7 @@ State = Mapping[str, Tensor]
 def train_each(
     train: Callable[..., State], calls: Iterable[tuple[Any, ...]], *, count: int, processes: int = 1
 ) -> list[dict[str, Tensor]]:
-    """What a function returns for each of so many calls, in order.
+    """What a function returns for each of `count` calls, in order.
 
     Records and tensors are copied: a function may change what it is given. joblib sends a function that lives in a
     script by value, so that a factory file works too.

@@ -28,7 +28,7 @@ _DERIVATIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gelu": lambda delta, before: torch.ops.aten.gelu_backward(delta, before),
     "tanh": lambda delta, before: torch.ops.aten.tanh_backward(delta, before.tanh()),
 }
-_ALIGNED = 8  # tensor cores read rows of so many numbers
+_ALIGNED = 8  # numbers: tensor cores read rows of multiples of it
 
 INITIALISATIONS = "lecun", "he", "glorot", "pytorch"
 
