@@ -43,14 +43,6 @@ def test_a_batch_counts_as_insecure_only_if_all_samples_are():
     assert alone.is_insecure_batch
 
 
-def test_the_secure_condition_needs_more_samples_than_neurons():
-    network = signs_network([[1, 0], [0, 1]])
-    inputs = torch.tensor([[1.0, 2.0], [2.0, 1.0], [3.0, 1.0]]).double()  # all activate both
-    labels = torch.tensor([0, 1, 2])
-    assert gradient_exposure(network, inputs, labels).is_secure_batch
-    assert not gradient_exposure(network, inputs[:2], labels[:2]).is_secure_batch
-
-
 def test_a_neuron_without_loss_behind_it_exposes_nobody():
     network = signs_network([[1, 0], [0, 1]])
     with torch.no_grad():

@@ -44,16 +44,6 @@ def test_a_batch_without_exclusive_neurons_passes_and_is_still_called_low_rank()
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 
-def test_resampling_finds_a_batch_or_says_that_there_is_none():
-    network = relu_network(40, 150, 7, seed=0)
-    draws = iter([batch(8, 40, 7, 0), (batch(4, 40, 7, 0)[0].repeat(2, 1), torch.arange(8) % 7)])
-    with ExclusivityGuard(network) as guard:
-        inputs, _ = guard.resample(lambda: next(draws))
-        assert torch.equal(inputs[:4], inputs[4:])
-        with pytest.raises(InputError, match="3 attempts"):
-            guard.resample(lambda: batch(8, 40, 7, 0), attempts=3)
-
-
 def test_the_hook_is_gone_afterwards_and_an_unused_guard_says_so():
     network = relu_network(40, 150, 7, seed=0)
     guard = ExclusivityGuard(network)

@@ -1,12 +1,11 @@
-"""Look at a batch, or at an update, before it leaves: report, withhold or draw another one.
+"""Look at a batch, or at an update, before it leaves: report it or withhold it.
 
 A guard fails closed. What it could not read whole, as it was declared, it holds back and says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self, final
 
@@ -137,10 +136,8 @@ class ExclusivityGuard:
             self._handle.remove()
 
     def _look(self, layer: nn.Module, arguments: tuple[object, ...], output: object) -> None:
-        if torch.is_grad_enabled():
-            self._note(arguments, output)
-
-    def _note(self, arguments: tuple[object, ...], output: object) -> None:
+        if not torch.is_grad_enabled():
+            return
         if self._head is None or not isinstance(output, Tensor):
             given = next((one for one in arguments if isinstance(one, Tensor)), torch.zeros(0))
             self._seen.append(torch.zeros(len(given), dtype=torch.bool))
@@ -207,34 +204,6 @@ class ExclusivityGuard:
             return False
         self.model.zero_grad(set_to_none=True)
         return True
-
-    def resample(
-        self, draw: Callable[[], tuple[Tensor, Tensor]], *, attempts: int = 20
-    ) -> tuple[Tensor, Tensor]:
-        """Draw batches until one may leave; each costs a forward pass."""
-        for _ in range(attempts):
-            inputs, labels = draw()
-            self._seen = []
-            with torch.no_grad(), self._looking_at_all():
-                self.model(inputs)
-            if self.allows():
-                return inputs, labels
-        raise InputError(
-            f"No batch could be drawn that exposes no record ({attempts} attempts).",
-            needs=f"at most {self.allowed} exposed samples in a batch",
-            got=f"{self.samples_exposed / self.samples:.0%} of the samples drawn so far have an exclusive neuron",
-            hint="larger batches, or a narrower first layer",
-        )
-
-    @contextmanager
-    def _looking_at_all(self) -> Iterator[None]:
-        """Passes without a gradient count here."""
-        layer = self.model.get_submodule(self.layer)
-        handle = layer.register_forward_hook(lambda _, arguments, output: self._note(arguments, output))
-        try:
-            yield
-        finally:
-            handle.remove()
 
     def report(self) -> str:
         """What was seen so far, with an interval that allows for batches standing or falling together."""

@@ -42,15 +42,6 @@ class Exposure:
         """The paper's verdict on the whole batch: every sample is insecure."""
         return bool(self.insecure.all())
 
-    @property
-    def is_secure_batch(self) -> bool:
-        """The paper's sufficient condition: no exclusive neuron in the first layer, and more samples than neurons.
-
-        Other batches have the same gradient then (Theorem 2, which also needs that all samples share one
-        pattern: see `remanence_papers.gradients.artifacts`). It says nothing about attacks with a prior.
-        """
-        return not bool(self.exposed.any()) and self.exclusive.shape[1] > self.widths[0]
-
     def __str__(self) -> str:
         samples = self.exclusive.shape[1]
         what = "inputs" if self.reaches_inputs else "features"
