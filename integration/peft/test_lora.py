@@ -79,4 +79,3 @@ def test_adapters_are_recorded_without_a_trace(tmp_path, dropout, wrap):
     named = {c.id for c in run.deviations() if c.contradicts or c.voids}
     assert "seed-unknown" in named  # nobody said a word about seeds
     assert named <= {"seed-unknown", "counted-from-the-records"}
-    assert run.tests_canaries
