@@ -60,7 +60,7 @@ def test_heads_of_a_loop_are_attacked_and_a_released_one_must_be_of_that_loop():
     result = audit_head(*given, prior=PUBLIC, released=head, settings=settings)
     assert result.strongest.main.lower > result.strongest.control.rate
     shorter = mixed(OWN.embedding.clone(), OWN.labels.clone(), 77, epochs=2)
-    with pytest.raises(MisfitError, match="not made like this"):
+    with pytest.raises(MisfitError, match="does not match the declared recipe"):
         audit_head(*given, prior=PUBLIC, released=shorter, settings=settings)
 
 

@@ -136,7 +136,7 @@ def split(
 def read_texts(
     path: str | Path, model: LanguageModel, *, find: Finder | None = None, prefix_tokens: int | None = None
 ) -> list[Secret]:
-    """All secrets of a file with one JSON record per line; `prefix_tokens` keeps only the last tokens of each prefix."""
+    """All secrets of a file with one JSON record per line; `prefix_tokens` keeps the last of each prefix."""
     return read_records(records_of(path), model, find=find, prefix_tokens=prefix_tokens)
 
 
