@@ -11,7 +11,7 @@ from remanence import DPSGD, SGD, AnyModule, Perceptron, Queried, Records
 from remanence_papers import balle_cifar, registry
 from remanence_papers.balle_cifar import Patches, convolutional_network
 from remanence_papers.balle_games import Split, Study, asked, first
-from remanence_papers.balle_private import _noise
+from remanence_papers.balle_private import noise_for
 from remanence_papers.balle_randomness import _neighbours_agree, _repeated
 from remanence_papers.balle_training import _never_moved
 from remanence_papers.reproduction import Settings
@@ -154,7 +154,7 @@ def test_dp_gradient_descent_may_start_from_known_weights_and_be_asked():
 def test_the_noise_for_an_enormous_epsilon_is_that_of_the_gaussian_mechanism():
     from scipy.special import log_ndtr
 
-    noise = _noise(1e4, 100)
+    noise = noise_for(1e4, 100)
     distance = 10 / noise  # δ = Φ(μ/2 − ε/μ) − exp(ε) Φ(−μ/2 − ε/μ)
     one, other = log_ndtr(distance / 2 - 1e4 / distance), 1e4 + log_ndtr(-distance / 2 - 1e4 / distance)
     delta = float(torch.tensor(one).exp() - torch.tensor(other).exp())
