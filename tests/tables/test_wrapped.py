@@ -79,6 +79,7 @@ DEALT = [
     (OneVsRestClassifier(make_pipeline(scaled(), linear.LogisticRegression())), 80),
     (OneVsOneClassifier(make_pipeline(scaled(), linear.LogisticRegression())), 80),
     (ensemble.BaggingClassifier(make_pipeline(scaled(), linear.RidgeClassifier()), 4, random_state=0), 60),
+    (ensemble.BaggingClassifier(naive_bayes.GaussianNB(), 6, random_state=1), 70),
     (
         RFE(
             make_pipeline(scaled(), linear.RidgeClassifier()),

@@ -127,6 +127,7 @@ class Member:
         None  # from its labels to the outer ones; None: the same
     )
     by_label: bool = False  # whether the labels decide which rows it saw
+    drawn: bool = False  # whether the weights are how often each row was drawn, which the object publishes
 
     def sees(self, features: Any) -> Any:
         """Its part of the table."""
@@ -253,7 +254,7 @@ def _bagged(estimator: Any, labels: np.ndarray | None, weights: Any) -> list[Mem
     for number, (member, rows, columns) in enumerate(drawn):
         if has_fit_parameter(member, "sample_weight"):
             times = np.bincount(rows, minlength=len(labels)).astype(np.float64)
-            found.append(Member(str(number), member, labels, times, None, columns, back))
+            found.append(Member(str(number), member, labels, times, None, columns, back, drawn=True))
         else:
             found.append(Member(str(number), member, labels[rows], None, rows, columns, back))
     return found
@@ -305,6 +306,14 @@ class Part:
     rows: np.ndarray | None = None  # their numbers in the object's own table; None: all of them
     sparse: Any = None  # the sparse matrix that it was fitted on: some solvers take other steps then
     circular: bool = False  # whether, behind a TargetEncoder, every row depends on every other's label
+    drawn: bool = False  # whether the weights are how often each row was drawn
+
+    @property
+    def times(self) -> np.ndarray | None:
+        """How often each row counts, as the adversary knows it, too; None with sample weights, which are secret."""
+        if self.weights is None:
+            return np.ones(len(self.features))
+        return np.asarray(self.weights, dtype=np.float64) if self.drawn else None
 
     @cached_property
     def numbers(self) -> np.ndarray | None:
@@ -333,6 +342,7 @@ def parts_of(
     *,
     sparse: Any = None,
     circular: bool = False,
+    drawn: bool = False,
 ) -> Iterator[Part]:
     """Every estimator in a fitted object that holds no others, in the order of fitting."""
     if estimator is None or isinstance(estimator, str):  # "passthrough", "drop"
@@ -350,7 +360,7 @@ def parts_of(
                 sparse = behind if hasattr(behind, "toarray") else None
                 features = _dense(behind)
     elif (members := members_of(estimator, features, labels, weights)) is None:
-        yield Part(path, estimator, features, labels, weights, rows, sparse, circular)
+        yield Part(path, estimator, features, labels, weights, rows, sparse, circular, drawn)
     else:
         for member in members:
             seen = None if features is None else member.sees(features)
@@ -361,7 +371,15 @@ def parts_of(
                 if sparse is not None and seen is not features:
                     sparse = csr_matrix(np.asarray(seen))
                 yield from parts_of(
-                    member.estimator, seen, labels_, weights_, inside, own, sparse=sparse, circular=circular
+                    member.estimator,
+                    seen,
+                    labels_,
+                    weights_,
+                    inside,
+                    own,
+                    sparse=sparse,
+                    circular=circular,
+                    drawn=member.drawn,
                 )
 
 

@@ -229,7 +229,8 @@ def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clu
         seen = member.sees(part.features)
         if not seen.shape[1]:
             continue
-        own = Part(f"{part.path}.{member.name}", member.estimator, seen, member.labels, member.weights)
+        path = f"{part.path}.{member.name}"
+        own = Part(path, member.estimator, seen, member.labels, member.weights, drawn=member.drawn)
         behind = after[:, slices[member.name]] if after is not None and member.name in slices else None
         clue = recover(own, behind, plans)
         wide = Clue.nothing(rows, columns)

@@ -34,16 +34,19 @@ class Published:
         (rows, columns), groups = part.matrix.shape, self.groups(part)
         present = ~np.isnan(part.matrix)
         filled = np.where(present, part.matrix, 0.0)
-        sums, sizes = _sums(filled, present, groups, len(self.values))
+        assert part.times is not None
+        times = part.times[:, None]
+        sums, sizes = _sums(filled * times, present * times, groups, len(self.values))
         said = ~np.isnan(self.values[0])
         best, lacking, labels = np.full(rows, -1.0), np.full((rows, columns), np.nan), np.full(rows, -1)
         gap = np.zeros((rows, columns), dtype=bool)
         for group, published in enumerate(self.values):
             member = (groups == group)[:, None]
-            others, count = sums[group] - filled * member, sizes[group] - present * member
+            others = sums[group] - filled * times * member
+            count = sizes[group] - present * times * member
             with np.errstate(invalid="ignore", divide="ignore"):
                 expected = others / count if self.kind == "mean" else others
-            total = published * (count + 1) if self.kind == "mean" else published
+            total = published * (count + times) if self.kind == "mean" else published
             off = np.abs(published - expected) / (np.abs(filled).max(0) + 1e-300)
             off[:, ~said] = 0.0
             off[np.isnan(off)] = np.inf  # no known row is in this group: it is the missing one's
@@ -52,7 +55,8 @@ class Published:
             score = off.max(1)
             better = score > best
             best, labels = np.where(better, score, best), np.where(better, group, labels)
-            lacking = np.where(better[:, None], total - others, lacking)
+            own = np.divide(total - others, times, out=np.full_like(filled, np.nan), where=times > 0)
+            lacking = np.where(better[:, None], own, lacking)
             nothing = (off <= _SAME) & ~present.all(0) & said
             gap = np.where(better[:, None], nothing, gap)
         values = as_values(lacking)
@@ -60,6 +64,7 @@ class Published:
         names = np.full(rows, UNKNOWN, dtype=object)
         if self.classes is not None:
             names[:] = [self.classes[label] for label in labels]
+            names[part.times == 0] = UNKNOWN
         return Clue(values, names)
 
     def groups(self, part: Part) -> np.ndarray:
@@ -74,14 +79,14 @@ def _sums(
 ) -> tuple[np.ndarray, np.ndarray]:
     sums, sizes = np.zeros((2, count, filled.shape[1]))
     np.add.at(sums, groups, filled)
-    np.add.at(sizes, groups, present.astype(np.float64))
+    np.add.at(sizes, groups, present)
     return sums, sizes
 
 
 def published(part: Part) -> list[Published]:
     """Every array of a part that is a mean or a sum of its table."""
     matrix = part.numbers
-    if matrix is None or not matrix.size or part.weights is not None:
+    if matrix is None or not matrix.size or part.times is None:
         return []  # with weights, the missing row's own is not known
     rows, columns = matrix.shape
     present = ~np.isnan(matrix)
@@ -100,7 +105,8 @@ def published(part: Part) -> list[Published]:
     for classes, clusters in _groupings(part, rows):
         of_groups = Published("", "mean", np.empty(0), classes, clusters)
         groups = of_groups.groups(part)
-        sums, sizes = _sums(filled, present, groups, int(groups.max()) + 1)
+        times = part.times[:, None]
+        sums, sizes = _sums(filled * times, present * times, groups, int(groups.max()) + 1)
         with np.errstate(invalid="ignore", divide="ignore"):
             means = sums / sizes
         if np.isnan(means).any():
