@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 
+import mpmath
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -32,6 +33,25 @@ def test_the_laplace_bound_is_the_power_of_the_best_test(scale, baseline):
     assert (
         math.exp(bound.log_complement) == pytest.approx(1 - exact, rel=1e-6) if bound.log_complement else True
     )
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.7, 1.0, 30.0])
+@pytest.mark.parametrize("baseline", [1e-200, 1e-6, 0.01, 0.3, 0.49, 0.6, 0.999])
+def test_the_laplace_bound_is_rounded_outwards(scale, baseline):
+    """Against 300 digits: the ceiling is not below the truth, and what is left is not above it."""
+    with mpmath.workdps(300):
+        epsilon, kappa = 1 / mpmath.mpf(scale), mpmath.mpf(baseline)
+        if kappa <= mpmath.exp(-epsilon) / 2:
+            left = 1 - kappa * mpmath.exp(epsilon)
+        elif kappa <= 0.5:
+            left = mpmath.exp(-epsilon) / (4 * kappa)
+        else:
+            left = (1 - kappa) * mpmath.exp(-epsilon)
+        log_success, log_left = mpmath.log(1 - left), mpmath.log(left)
+        found = bounds.laplace(baseline, scale=scale)
+        assert found.log_lower <= log_success <= found.log_success
+        if kappa > mpmath.exp(-epsilon) / 2:
+            assert found.log_complement <= log_left
 
 
 @pytest.mark.parametrize("baseline", KAPPAS)
