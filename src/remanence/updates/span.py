@@ -63,6 +63,11 @@ class Part:
         return drop > _CLEAR, len(self.sizes), drop
 
     @property
+    def fades(self) -> bool:
+        """Whether no rank is seen: as in noise, the spectrum nowhere falls to what rounding has."""
+        return self.clarity[2] < _DROP
+
+    @property
     def drops(self) -> bool:
         """Whether the spectrum falls to what rounding has, and does not fade into it."""
         return self.clarity[2] > _FALLS

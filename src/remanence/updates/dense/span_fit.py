@@ -86,8 +86,9 @@ class SpanEquations:
         rows = weight[0] if bias is None else torch.cat([weight[0], bias[0][:, None]], 1)
         if not rows.any():
             return None
-        directions = Decomposed.of(rows, even=even, most=most).at(precision).directions
-        if len(directions) >= min(head.independent_rows, rows.shape[1]):
+        part = Decomposed.of(rows, even=even, most=most).at(precision)
+        directions = part.directions
+        if part.fades or len(directions) >= min(head.independent_rows, rows.shape[1]):
             return None  # the span is everything, and says nothing
         inside = rows @ directions.mT
         first = product(directions[:, :numbers], head.weights[0].mT).mT
