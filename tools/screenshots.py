@@ -74,7 +74,8 @@ def photograph(out: Path) -> None:
                 page.screenshot(path=out / f"{name}-{width}.png", full_page=True)
             paper = page.pdf(prefer_css_page_size=True)
             (out / f"{name}.pdf").write_bytes(paper)
-            print(f"{name}: {pages_of(paper)} printed pages")
+            told = (page.locator(where).first.inner_text() for where in (".band strong", ".headline"))
+            print(f"| {name} | {' | '.join(told)} | {pages_of(paper)} |", flush=True)
             page.close()
 
 
