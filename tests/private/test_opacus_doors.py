@@ -169,7 +169,13 @@ def test_a_recording_may_begin_in_the_middle_and_says_so(tmp_path):
     assert [name for name, _ in wrong(tmp_path / "run")] == ["recorded-in-part", "clipping-not-replayed"]
 
 
-def logged(folder, *, noise=1.1, canaries=None, steps=60, seed=0, records=1000):
+def as_it_is(drawn):
+    return drawn
+
+
+def logged(
+    folder, *, noise=1.1, canaries=None, steps=60, seed=0, records=1000, changed=as_it_is, chosen=as_it_is
+):
     """A run of some other framework, from its logs: a linear model whose canaries have orthogonal gradients."""
     generator = np.random.default_rng(seed)
     first = records - (0 if canaries is None else len(canaries.inserted))
@@ -178,10 +184,10 @@ def logged(folder, *, noise=1.1, canaries=None, steps=60, seed=0, records=1000):
         folder, records=records, max_grad_norm=1.0, claimed=[(1.1, 0.2, steps)], canaries=canaries
     ) as recording:
         for step in range(steps):
-            batch = np.flatnonzero(generator.random(records) < 0.2)
+            batch = chosen(np.flatnonzero(generator.random(records) < 0.2))
             present = [] if canaries is None else canaries.rows[batch[batch >= first] - first].tolist()
             summed = generator.normal(size=220) + gradients[present].sum(0)
-            noised = summed + noise * generator.normal(size=220)
+            noised = summed + noise * changed(generator.normal(size=220))
             parts = [{"weights": one[:200], "bias": one[200:]} for one in (summed, noised)]
             shown = None if canaries is None else gradients[: len(canaries)]
             recording.append(step, *parts, batch.tolist(), shown)
@@ -200,6 +206,52 @@ def test_any_framework_can_be_audited_from_its_logs(tmp_path):
     logged(tmp_path / "half", canaries=canaries, noise=0.55, steps=15)
     result = audit_run(tmp_path / "half", policy=Policy(0.99))
     assert result.verdict is Verdict.CONTRADICTED
+
+
+def one_bare(noise):
+    noise[7] = 0
+    return noise
+
+
+def halves(sign):
+    return lambda noise: np.concatenate([noise[:110], sign * noise[:110]])
+
+
+@pytest.mark.parametrize(
+    ("how", "named", "said"),
+    [
+        ({"noise": 0.9}, "noise-below-claim", "The noise is 0.8"),
+        (
+            {"changed": one_bare},
+            "noise-below-claim",
+            "Some numbers of `weights` have hardly any noise in 60 steps.",
+        ),
+        (
+            {"changed": halves(1)},
+            "noise-repeats",
+            "66",
+        ),
+        (
+            {"changed": halves(-1)},
+            "noise-repeats",
+            "66",
+        ),
+        (
+            {"chosen": lambda batch: np.union1d([3], batch)},
+            "sampling-above-claim",
+            "A record was in 60 of 60 steps, at a rate of 0.2.",
+        ),
+        ({"chosen": lambda batch: batch[:180]}, "sampling-not-poisson", "Batch sizes vary by"),
+    ],
+    ids=str,
+)
+def test_statistics_accuse_where_no_generator_can_be_replayed(tmp_path, how, named, said):
+    logged(tmp_path / "run", **how)
+    found = {caveat.id: caveat for caveat in read_run(tmp_path / "run").deviations()}
+    assert found[named].seen.startswith(said)
+    assert found[named].contradicts
+    others = {caveat.id for caveat in found.values() if caveat.contradicts} - {named}
+    assert others <= ({"sampling-not-poisson"} if "chosen" in how else set())
 
 
 def test_logs_that_do_not_fit_together_are_refused(tmp_path):
