@@ -126,9 +126,10 @@ class AnyModule(Network):
     def check(self, records: Records) -> None:
         """Refuse records that the module cannot read in its own words, and labels that it has no class for."""
         one = Records(records.features.flatten(0, 1)[:1], records.labels.flatten()[:1])
-        before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        module = copy.deepcopy(self.module).to(one.features.device)
+        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         try:
-            self.module(one.features.to(next(iter(self.trained.values())).dtype, copy=True))
+            module(one.features.to(next(iter(self.trained.values())).dtype, copy=True))
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise InputError(
                 "The module cannot read the records.",
@@ -136,9 +137,8 @@ class AnyModule(Network):
                 got=f"shape {records.example_shape}: {str(error).splitlines()[0]}",
                 hint="records.features in the shape that module(batch) takes",
             ) from None
-        for name, buffer in self.module.named_buffers():
+        for name, buffer in module.named_buffers():
             if not torch.equal(before[name], buffer):
-                buffer.copy_(before[name])
                 raise InputError(
                     f"The buffer {name!r} changes while the module answers.",
                     needs="buffers that stay as they are: a gradient belongs to the parameters alone",
@@ -156,11 +156,12 @@ class AnyModule(Network):
         batch = concatenate([Records(part.features, part.labels) for part in parts])[:_COMPARED]
         if len(batch) < 2:
             return False
+        module = copy.deepcopy(self.module).to(batch.features.device)
         try:  # in double precision, where rounding hides nothing
-            plain, summed = AnyModule(copy.deepcopy(self.module).double())._both_ways(batch)
+            plain, summed = AnyModule(copy.deepcopy(module).double())._both_ways(batch)
             allowed = 1e-6
         except RuntimeError:  # a module that insists on its own precision
-            (plain, summed), allowed = self._both_ways(batch), 1e-3
+            (plain, summed), allowed = AnyModule(module)._both_ways(batch), 1e-3
         # The spread of a single record, for example, is NaN: that does not agree either.
         return not bool((plain - summed).norm() <= allowed * plain.norm())
 
@@ -265,7 +266,12 @@ class AnyModule(Network):
         values = [part.view(old.shape) for part, old in zip(parts, named.values(), strict=True)]
         # A copy: a first layer may write over its input, which is the data.
         given = dict(zip(named, values, strict=True)), (features.clone(),)
-        return _logits_of(functional_call(self.module, *given))
+        return _logits_of(functional_call(self.module, self._still(flat.device) | given[0], given[1]))
+
+    def _still(self, device: torch.device) -> dict[str, Tensor]:
+        """What training leaves alone, where the records are."""
+        every = (*self.module.named_parameters(), *self.module.named_buffers())
+        return {name: value.to(device) for name, value in every if name not in self.trained}
 
     def _sum_of_clipped(
         self, parameters: Tensor, records: Records, max_norm: float, mask: Tensor | None
