@@ -130,11 +130,7 @@ def _by_search(
     if not sent.training.is_plain:
         return
     weight, layers = one[0][0], _batched(one)
-    # Equations weigh all rows alike: of numbers that were rounded once, what large ones hide is out of reach.
-    precision, even = (
-        min(sent.rounding.of_largest(weight), 0.1),
-        sent.rounding.is_coarse or sent.rounding.is_even(weight),
-    )
+    precision, even = min(sent.rounding.of_largest(weight), 0.1), sent.rounding.is_even(weight)
     yield proposed(
         fit_in_span(head, layers, precision=precision, even=even, seed=seed, slots=_AT_ONCE, starts=_STARTS)
     )

@@ -35,6 +35,7 @@ _FALLS, _SETTLES = (
     0.1,
 )  # a residual that falls by less from one softness to the next, from this one on, stands still
 _STARTING = 0.5  # the spread of the first points, relative to what the neurons' quotients have
+_ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
 COARSE = 1e-4  # precisions above are half precision
 FITS = 1e-2  # a residual above which nothing is proposed
 
@@ -87,9 +88,12 @@ class SpanEquations:
         if not rows.any():
             return None
         part = Decomposed.of(rows, even=even, most=most).at(precision)
-        directions = part.directions
-        if part.fades or len(directions) >= min(head.independent_rows, rows.shape[1]):
+        if part.fades or part.basis.shape[1] >= min(head.independent_rows, rows.shape[1]):
             return None  # the span is everything, and says nothing
+        # The equations weigh all rows alike: directions that the rounding of large ones hides are out of reach.
+        _, sizes, turn = torch.linalg.svd(rows @ part.directions.mT, full_matrices=False)
+        hidden = _ROUNDED * precision * (rows.norm(dim=1).max() + rows.norm(dim=0).max())
+        directions = (turn @ part.directions)[sizes > hidden]
         inside = rows @ directions.mT
         first = product(directions[:, :numbers], head.weights[0].mT).mT
         last = inside if len(layers) == 1 else layers[-1][0][0]
