@@ -82,8 +82,10 @@ def call(files, head, *more):
 
 
 def test_a_head_a_backbone_and_two_folders_are_an_audit(files, tmp_path):
-    found = call(files, "head.safetensors", "--quick", "--trials", "20", "--out", str(tmp_path / "run"))
+    more = ["--quick", "--trials", "20", "--show-reconstructions", "--out", str(tmp_path / "run")]
+    found = call(files, "head.safetensors", *more)
     assert found.exit_code in (1, 3), found.output
+    assert "<h2>digit-0/000.png: " in (tmp_path / "run" / "gallery.html").read_text()
     assert "digit-0/000.png: class 0: picture 0" in found.output
     assert "From this very head" in found.output
     document = json.loads((tmp_path / "run" / "audit.json").read_text())

@@ -14,6 +14,8 @@ from remanence.core.checks import refusing
 from remanence.core.exceptions import InputError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from remanence.auditing import AuditResult
     from remanence.core.attack import Attack
     from remanence.heads.game import HeadGame
@@ -102,6 +104,10 @@ def head(
     *,
     files: Files,
     trained: Trained,
+    show_reconstructions: Annotated[
+        bool,
+        "Write gallery.html, your pictures beside what came back, for your eyes only. They are training data.",
+    ] = False,
     shared: Shared,
 ) -> None:
     """Tell which training pictures come back out of a head on a frozen backbone.
@@ -112,6 +118,7 @@ def head(
     """
     files.check()
     stored_options = {**stored(files, trained), "released": str(released)}
+    stored_options["show_reconstructions"] = show_reconstructions
     stored_options.pop("backbone")  # code, which is named again
     play(
         lambda place: _game(released, files, trained, place),
@@ -123,7 +130,8 @@ def head(
         again=shlex.join([str(released), "--backbone", str(files.backbone)]),
         trials=files.trials,
         attacks=_attacks(files, compute_device(shared.device)),
-        show=lambda result, *_: show_pictures(result, files.images or Path()),
+        keep=show_reconstructions,
+        show=lambda result, game, folder: show_pictures(result, game, files.images or Path(), folder),
     )
 
 
@@ -156,12 +164,23 @@ def _game(released: Path, files: Files, trained: Trained, device: str) -> HeadGa
     return head_game(embedding_of(own), own.features, own.labels, recipe, prior=public, released=released)
 
 
-def show_pictures(result: AuditResult, folder: Path) -> None:
-    """Name the file of every picture that came close, and say what protects them."""
+def show_pictures(result: AuditResult, game: HeadGame, folder: Path, results: Path) -> None:
+    """Name the file of every picture that came close, and say what protects them; the private page has names, too."""
     from remanence.heads.game import exposed_pictures, what_the_head_withholds
     from remanence.heads.reading import classes_of, picture_files
+    from remanence.report.gallery import gallery_page
+    from remanence.report.writing import GALLERY
+    from remanence.scale.files import write_files
 
     out, files = console(), picture_files(folder, classes_of(folder))
+    own = game.heads.source.records.flat.cpu()
+
+    def file_of(target: Tensor) -> str:
+        place = (own - target.flatten().cpu()).abs().sum(1).argmin()
+        return str(files[int(place)][0].relative_to(folder))
+
+    if (results / GALLERY).exists() and (page := gallery_page(result, file_of)) is not None:
+        write_files(results, {GALLERY: page.encode()})
     for finding in result.strongest.findings:
         out.print(finding.headline(result.words), highlight=False, soft_wrap=True)
     for picture in exposed_pictures(result):

@@ -51,7 +51,7 @@ def criteria(result: AuditResult) -> list[tuple[str, str, str]]:
         "attributes": _attributes(result),
         "privacy": _differential_privacy(result),
         "adversary": words.scope(result),
-        "attacks": f"{len(result.evidence)} attack(s) were run: {attacks}.",
+        "attacks": f"Attacks that were run: {attacks}.",
     }
     rows, said = [], dict[str, str]()
     for who, asks, names in _CRITERIA:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isqrt
 from typing import Any
 
@@ -20,15 +20,16 @@ _ROWS = 12
 _COLUMNS = 40  # of a table; a picture is shown whole
 
 
-def gallery_page(result: AuditResult) -> str | None:
-    """The page, or None where no reconstructions were kept."""
+def gallery_page(result: AuditResult, name: Callable[[Tensor], str] | None = None) -> str | None:
+    """The page, or None where no reconstructions were kept; `name` tells what its owner calls a target."""
     shown = result.gallery
     if shown is None or len(shown["targets"]) == 0:
         return None
     pairs = [_pair(shown, index) for index in range(min(_ROWS, len(shown["targets"])))]
+    called = ["" if name is None else name(target) for target in shown["targets"][: len(pairs)]]
     width, named = shown["targets"][0].numel(), result.subject.get("columns", [])
     names = named if len(named) == width else [f"column {place}" for place in range(width)]
-    about = {"pairs": pairs, "columns": names[:_COLUMNS], "words": words, "style": style()}
+    about = {"pairs": pairs, "called": called, "columns": names[:_COLUMNS], "words": words, "style": style()}
     return template("gallery.html.jinja").render(result=result, **about)
 
 
