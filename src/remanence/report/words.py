@@ -15,7 +15,7 @@ from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
 from remanence.results.findings import Section, WholeRecords
 from remanence.results.recount import contradictions
-from remanence.results.verdict import Verdict, decide
+from remanence.results.verdict import Policy, Verdict, decide
 from remanence.results.verification import verified
 
 SUBJECTS = {
@@ -209,7 +209,8 @@ def limit(result: AuditResult) -> str:
     number = thousandths(result.policy.max_success)
     if result.policy.set_by == "user":
         return f"your limit is {number}"
-    return f"the limit is {number} (the default; set yours with --max-success)"
+    how = "" if result.policy.max_success == Policy.max_success else ", a tenth above what a guess achieves"
+    return f"the limit is {number} (the default{how}; set yours with --max-success)"
 
 
 def claim(evidence: Evidence) -> list[str]:
