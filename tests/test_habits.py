@@ -98,6 +98,11 @@ def test_it_not(audit_release):
     )
     outcome = pytester.runpytest_subprocess("--junit-xml=found.xml", "-p", "no:cacheprovider")
     outcome.assert_outcomes(passed=1, failed=1)
+    told = outcome.stdout.str()
+    assert "EXPOSED is UNPROVEN" in told
+    assert "test_it_not: EXPOSED" in told  # the target
+    assert "your limit is 100" in told
+    assert "of 40 trials" in told
     properties = (pytester.path / "found.xml").read_text()
     assert 'name="remanence_verdict" value="UNPROVEN"' in properties
     assert 'name="remanence_verdict" value="EXPOSED"' in properties

@@ -230,7 +230,7 @@ def canaries(
 
     Add train.jsonl to your training texts. Keep key.json to yourself: it knows which were left out. After training,
     `remanence text FOLDER --canaries key.json` tells which come back out and how large ε is at least;
-    `--claimed-epsilon 8` holds that against a claim.
+    `--claimed-epsilon 8` compares that with a claim.
     """
     from remanence.scale.files import write_files
     from remanence.texts.canaries import codes, natural, strange
