@@ -179,3 +179,9 @@ def test_a_printed_ceiling_for_a_budget_is_not_below_the_truth():
     assert truth == pytest.approx(0.360687901, abs=1e-9)
     noise = noise_for_epsilon(4.0, delta=1e-5, steps=100, enough=False)
     assert truth <= dpsgd(0.1, noise_multiplier=noise, steps=100).success < truth * (1 + 1e-4)
+
+
+def test_a_limit_that_any_noise_meets_takes_the_smallest_that_is_looked_at():
+    found = calibrate(0.9, 0.1, sample_rate=1e-6, steps=10)
+    assert found.noise_multiplier == pytest.approx(1e-3, rel=1e-12)
+    assert found.bound.success <= 0.1 + 1e-5  # it is hardly ever sampled
