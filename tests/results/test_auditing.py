@@ -1,6 +1,7 @@
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -28,6 +29,7 @@ from remanence import (
 from remanence.core.exceptions import IncompatibleGameError, MisfitError, UnreadableAuditError
 from remanence.core.references import REMANENCE
 from remanence.results.caveats import TOO_FEW_TRIALS
+from remanence.results.findings import Finding
 from remanence.results.storage import ARRAYS, DOCUMENT, schema
 
 
@@ -232,3 +234,32 @@ def test_a_folder_of_several_results_names_them(tmp_path):
         (tmp_path / name / "audit.json").write_text("{}")
     with pytest.raises(UnreadableAuditError, match="one, other"):
         AuditResult.load(tmp_path)
+
+
+class Whisper(Finding):
+    """A finding that decides nothing, and tells something or not."""
+
+    kind, meaning = "whisper", "nothing"
+
+    def __init__(self, *, tells):
+        self._tells = tells
+
+    def exposes(self, policy):
+        return False
+
+    def headline(self, said):
+        return f"A whisper{' that tells' if self._tells else ''}."
+
+    @property
+    def tells(self):
+        return self._tells
+
+    def to_json(self):
+        return {"kind": self.kind}
+
+
+def test_in_words_it_has_a_line_for_what_tells_and_none_for_what_does_not(result):
+    best = replace(result.strongest, findings=(Whisper(tells=True), Whisper(tells=False)))
+    lines = str(replace(result, evidence=(best,))).splitlines()
+    assert "  A whisper that tells." in lines
+    assert "  A whisper." not in lines
