@@ -128,6 +128,7 @@ def test_the_index_leads_to_every_report(watch, tmp_path):
     assert watched.violations() == []
     assert watched.overflows() == []
     assert watched.page.get_by_text("1 PROTECTED").count() == 1
+    assert watched.page.get_by_text("1000 (912 to 1000)").is_visible()  # the numbers stay on a telephone
     links = watched.page.locator("a")
     assert links.count() == 4
     links.nth(0).click()

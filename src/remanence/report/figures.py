@@ -14,7 +14,6 @@ from remanence.report import words
 from remanence.report.frequencies import thousandths
 from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, logarithmic, picture
 from remanence.results.evidence import Evidence
-from remanence.results.findings import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +27,7 @@ def line(result: AuditResult) -> str:
     ceiling, limit = words.tightest(result), result.policy.max_success
     rows = result.reason.rows() or result.strongest.whole.rows()
     names = [row.name for row in rows]
-    texts = [_shown(row) for row in rows]
+    texts = [words.shown(row) for row in rows]
     top = max(limit, *(row.upper for row in rows))
     if ceiling is not None:
         names, texts = [*names, "ceiling"], [*texts, thousandths(ceiling.success, up=True)]
@@ -66,13 +65,6 @@ def line(result: AuditResult) -> str:
         width=3.8,
         height=0.8 + 0.42 * len(names),
     )
-
-
-def _shown(row: Row) -> str:
-    share, lower, upper = map(thousandths, (row.share, row.lower, row.upper))
-    if row.lower == row.upper:
-        return share
-    return f"{lower} to {upper}" if row.role == "guess" else f"{share} ({lower} to {upper})"
 
 
 def thumbnail(result: AuditResult, name: str) -> str:

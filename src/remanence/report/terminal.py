@@ -65,7 +65,7 @@ def summary_table(results: Sequence[AuditResult], width: int = 120) -> Table:
         table.add_column(heading, justify="right", no_wrap=wide)
     for result in results:
         best, ceiling = result.strongest, words.tightest(result)
-        rate = words.interval(best.main) if wide else thousandths(best.main.rate)
+        rate = words.decided(result) if wide else words.decided(result).partition(" ")[0]
         cells = [Text(plain(result.target)), Text(str(result.verdict), _COLOURS[result.verdict])]
         cells += [Text(plain(best.attack)), rate, words.guessing(best.baseline)] if wide else [rate]
         cells += [

@@ -13,7 +13,7 @@ from remanence.report import frequencies
 from remanence.report.frequencies import thousandths
 from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
-from remanence.results.findings import Section, WholeRecords
+from remanence.results.findings import Row, Section, WholeRecords
 from remanence.results.recount import contradictions
 from remanence.results.verdict import Policy, Verdict, decide
 from remanence.results.verification import verified
@@ -316,6 +316,20 @@ def interval(rate: SuccessRate | TruePositiveRate) -> str:
     '900 (555 to 997)'
     """
     return f"{thousandths(rate.rate)} ({thousandths(rate.lower)} to {thousandths(rate.upper)})"
+
+
+def shown(row: Row) -> str:
+    """The numbers of a row of the picture, in 1000."""
+    share, lower, upper = map(thousandths, (row.share, row.lower, row.upper))
+    if row.lower == row.upper:
+        return share
+    return f"{lower} to {upper}" if row.role == "guess" else f"{share} ({lower} to {upper})"
+
+
+def decided(result: AuditResult) -> str:
+    """The numbers of what the verdict rests on, for lists of audits; of whole records where it has none."""
+    rows = [row for row in result.reason.rows() if row.role == "attack"]
+    return shown(rows[0]) if rows else interval(result.strongest.main)
 
 
 def true_positives(rate: TruePositiveRate | None) -> str:

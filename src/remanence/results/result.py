@@ -173,17 +173,18 @@ class AuditResult:
         document = {name: part for name, part in self.to_json().items() if name not in apart}
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
-    def save(self, folder: Path, *, gallery: bool = False) -> Path:
+    def save(self, folder: Path | str, *, gallery: bool = False) -> Path:
         """Write audit.json and the arrays beside it, whole or not at all.
 
         With `gallery`, some targets and reconstructions go into a file of their own that only its owner
         can read. They are training data.
         """
-        return storage.write(*self.sealed(), folder, gallery=self.gallery if gallery else None)
+        return storage.write(*self.sealed(), Path(folder), gallery=self.gallery if gallery else None)
 
     @classmethod
-    def load(cls, path: Path) -> AuditResult:
+    def load(cls, path: Path | str) -> AuditResult:
         """Read a stored result; refuses, with the reason, what does not validate."""
+        path = Path(path)
         document, arrays = storage.read(path)
         try:
             result = cls.from_json(document, arrays)
