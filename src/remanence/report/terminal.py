@@ -67,7 +67,7 @@ def summary_table(results: Sequence[AuditResult], width: int = 120) -> Table:
         best, ceiling = result.strongest, words.tightest(result)
         rate = words.decided(result) if wide else words.decided(result).partition(" ")[0]
         cells = [Text(plain(result.target)), Text(str(result.verdict), _COLOURS[result.verdict])]
-        cells += [Text(plain(best.attack)), rate, words.guessing(best.baseline)] if wide else [rate]
+        cells += [Text(plain(best.attack)), rate, words.decided(result, "guess")] if wide else [rate]
         cells += [
             thousandths(result.policy.max_success),
             "none" if ceiling is None else thousandths(ceiling.success, up=True),

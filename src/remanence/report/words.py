@@ -326,9 +326,9 @@ def shown(row: Row) -> str:
     return f"{lower} to {upper}" if row.role == "guess" else f"{share} ({lower} to {upper})"
 
 
-def decided(result: AuditResult) -> str:
-    """The numbers of what the verdict rests on, for lists of audits; of whole records where it has none."""
-    rows = [row for row in result.reason.rows() if row.role == "attack"]
+def decided(result: AuditResult, role: str = "attack") -> str:
+    """The attack's or a guess's numbers of what the verdict rests on; of whole records where it has none."""
+    rows = [row for row in [*result.reason.rows(), *result.strongest.whole.rows()] if row.role == role]
     return shown(rows[0]) if rows else interval(result.strongest.main)
 
 
