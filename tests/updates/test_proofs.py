@@ -207,6 +207,12 @@ def test_the_steps_are_made_again_to_prove_a_whole_batch():
     assert not wrong.proof.explains_all, "other steps do not make this update"
 
 
+def test_a_record_that_is_there_twice_does_not_halve_the_batch():
+    """Its share is that of half as many; seed 5027 has 16 one-hot records, 11 of them different, and one is proven."""
+    _, (_, count, (wrong, _), _) = foreign_updates.Job(128, "ReLU", foreign_updates.SHAPES[0])(5027)
+    assert (count["claimed"], count["sizes"], wrong) == (1, 0, "")
+
+
 def test_a_record_that_was_not_in_the_batch_is_not_proven():
     network, inputs, labels = subject()
     head = dense_head(network)

@@ -503,7 +503,7 @@ def verify(
             break
         proven = some.proven_by_neurons(scale_is_known=scale_is_known)
         if proven.all():
-            size = _with_room(some, some.batch_size_of_shares()) if scale_is_known else None
+            size = _if_spanned(some, some.batch_size_of_shares()) if scale_is_known else None
             told = _with_labels(proposal, kept, some, scale_is_known=scale_is_known)
             return _result(told, kept, some, some.errors(is_whole=False), is_whole=False, batch_size=size)
         kept = kept[proven]
@@ -534,20 +534,19 @@ def _result(
     )  # fmt: skip
 
 
-def _with_room(some: Recomputed, size: int | None) -> int | None:
-    """A batch size that shares imply, if the first layer spans as many dimensions, or all that it can.
+def _if_spanned(some: Recomputed, size: int | None) -> int | None:
+    """A batch size that shares imply, if the first layer spans just as many dimensions.
 
-    So many records are needed at least: a factor of a tenth, which nobody declared, makes shares those of ten times as
-    many.
+    A factor of a tenth, which nobody declared, makes shares those of ten times as many records, and a record that is
+    there twice has the share of half as many. Where the layer has no more dimensions than that, nothing tells.
     """
     weight, rounding = some.layers[0][0].double(), some.rounding
-    if size is None:
+    if size is None or size >= min(weight.shape):
         return None
-    most = min(size, *weight.shape)
-    sides = torch.randn(weight.shape[1], most, generator=torch.Generator().manual_seed(0)).to(weight)
+    sides = torch.randn(weight.shape[1], size + 1, generator=torch.Generator().manual_seed(0)).to(weight)
     seen = torch.linalg.svdvals(weight @ sides / weight.shape[1] ** 0.5)
     noise = ROUNDINGS * (rounding.relative * seen[0] + rounding.absolute * len(weight) ** 0.5)
-    return size if seen[most - 1] > noise else None
+    return size if seen[size - 1] > noise >= seen[size] else None
 
 
 def _with_labels(proposal: Proposal, kept: Tensor, some: Recomputed, *, scale_is_known: bool) -> Proposal:
