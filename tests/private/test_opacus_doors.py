@@ -226,16 +226,8 @@ def halves(sign):
             "noise-below-claim",
             "Some numbers of `weights` have hardly any noise in 60 steps.",
         ),
-        (
-            {"changed": halves(1)},
-            "noise-repeats",
-            "66",
-        ),
-        (
-            {"changed": halves(-1)},
-            "noise-repeats",
-            "66",
-        ),
+        ({"changed": halves(1)}, "noise-repeats", "66"),
+        ({"changed": halves(-1)}, "noise-repeats", "66"),
         (
             {"chosen": lambda batch: np.union1d([3], batch)},
             "sampling-above-claim",
@@ -243,7 +235,7 @@ def halves(sign):
         ),
         ({"chosen": lambda batch: batch[:180]}, "sampling-not-poisson", "Batch sizes vary by"),
     ],
-    ids=str,
+    ids=["less-noise", "one-bare", "halves", "negative-halves", "one-record", "one-size"],
 )
 def test_statistics_accuse_where_no_generator_can_be_replayed(tmp_path, how, named, said):
     logged(tmp_path / "run", **how)
