@@ -116,7 +116,7 @@ def _chosen(game: AnyGame, attacks: Sequence[Attack] | None) -> list[Attack]:
 
 
 def _so_far(game: AnyGame, found: Evidence, seconds: float, following: Attack) -> str:
-    """What one attack found, for people who wait for the next."""
+    """What one attack found, shown while the next one runs."""
     said, rate, control = game.words, found.main, found.control
     more = "".join(f" {each.headline(said)}" for each in found.findings if each.tells)
     return (

@@ -8,7 +8,7 @@
                                                                      │
                                                      error ρ(z, ẑ) ≤ threshold η ?
 
-A trial succeeds if ẑ meets the criterion. The control holds ẑ against a target that was never trained on.
+A trial succeeds if ẑ meets the criterion. The control compares ẑ with a target that was never trained on.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Generic, final
+from typing import Any, Generic, final
 
 import torch
+from torch import Tensor
 
 from remanence.bounds.bound import Bound
 from remanence.core.attack import Attack, blindly
@@ -29,12 +30,14 @@ from remanence.core.rates import CONFIDENCE
 from remanence.core.records import Records
 from remanence.protocol import AnyGame, MechanismT, Prepared, PriorT, Unit, Work, planned, several_of_one
 from remanence.results import caveats
-from remanence.results.evidence import Evidence
+from remanence.results.evidence import ErrorSummary, Evidence, counted
 from remanence.results.findings import Words
 from remanence.results.outcome import Outcome, Tensors, closest_guesses, join
 from remanence.scale.journal import Plan
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
+
+_NO_TRACE = 1e13  # a residual of rounding size: even an exact optimum says nothing about the record
 
 
 def play(
@@ -77,7 +80,7 @@ def played(
 
     outcome = Outcome.of(run.map(plan, get_ready, join))
     baseline = (guess or game.baseline)(outcome.chances)
-    return Evidence.of(game, attack, outcome, confidence, records, prepare, baseline)
+    return _evidence(game, attack, outcome, confidence, records, prepare, baseline)
 
 
 @final
@@ -85,8 +88,8 @@ def played(
 class Game(AnyGame[MechanismT], Generic[MechanismT, PriorT]):
     """A target is drawn, a model is trained on it and the known data, and the attack must find it.
 
-    Where targets are too few to draw others from, models trained on `strangers` instead are the control: what comes out
-    of these is held against the same targets.
+    Where targets are too few to draw others from, models trained on `strangers` instead are the control: their
+    reconstructions are compared with the same targets.
     """
 
     mechanism: MechanismT  # the training that is audited
@@ -166,3 +169,63 @@ class Game(AnyGame[MechanismT], Generic[MechanismT, PriorT]):
         yield from several_of_one(self.known_data, self.bounds)
         if self.targets is not None and self.knowledge.holds_some_of(self.targets):
             yield caveats.TARGETS_KNOWN
+
+
+def _evidence(
+    game: AnyGame,
+    attack: Attack,
+    outcome: Outcome,
+    confidence: float,
+    record: Tensor | None,
+    prepare: Callable[[], Any],
+    baseline: Baseline,
+) -> Evidence:
+    """Count what all trials found; `record` says which record of the training set each was about."""
+    confidence = 1 - (1 - confidence) / 2 if game.tests_more else confidence  # one half for whole records
+    main, control = (counted(side.succeeded, confidence) for side in (outcome.main, outcome.control))
+    numbers, errors = dict(outcome.numbers), outcome.main.errors
+    left, sensitivity = numbers.pop("remaining_gradient", None), numbers.pop("sensitivity", None)
+    diverged = numbers.pop("diverged", None)
+    findings = tuple(game.findings(outcome, confidence))
+    tells = any(each.tells for each in findings)
+    warnings = [*caveats.check_rates(main, control, baseline, tells=tells), *game.caveats()]
+    record = torch.arange(len(errors)) if record is None else record
+    facts, unresolved = dict(game.measures()), ()
+    if left is not None and sensitivity is not None:
+        predicted = sensitivity * left
+        numbers["predicted_error"] = predicted
+        traceless = ~(sensitivity < _NO_TRACE)
+        hidden = ~(predicted <= game.criterion.threshold) & ~traceless
+        warnings += [caveats.NO_TRACE] if traceless.any() else []
+        warnings += [caveats.OPTIMISER_NOT_CONVERGED] if hidden.any() else []
+        numbers["unresolved"] = hidden
+        unresolved = tuple(record[hidden.cpu()].tolist())
+    warnings += [caveat for each in findings for caveat in each.caveats(outcome)]
+    if diverged is not None and diverged.any():
+        warnings.append(caveats.DIVERGED)
+        facts["diverged_trainings"] = float(diverged.sum())
+    labelled = outcome.claims_labels and not errors.isnan().all()
+    arrays = {"record": record, "error": errors, "control_error": outcome.control.errors}
+    arrays |= {"succeeded": outcome.main.succeeded, "control_succeeded": outcome.control.succeeded}
+    if labelled:
+        arrays["labels_agree"] = outcome.main.labels_agree
+    arrays = {**numbers, **arrays}
+    return Evidence(
+        attack=attack.info.name,
+        main=game.certain(main),
+        control=control,
+        baseline=baseline,
+        caveats=tuple(warnings),
+        label_rate=counted(outcome.main.labels_agree, confidence) if labelled else None,
+        errors=ErrorSummary.of(errors, numbers.get("predicted_error"), left),
+        unresolved=unresolved,
+        arrays={name: values.detach().cpu().contiguous() for name, values in arrays.items()},
+        numbers=facts,
+        gallery=None if outcome.gallery is None else outcome.gallery.tensors(),
+        settings=attack.settings(),
+        proven=None if outcome.proven is None else int(outcome.proven.sum()),
+        proven_of=None if outcome.proven is None else game.how_many(outcome),
+        findings=findings,
+        reference=attack.info.reference.short,
+        prepare=prepare,
+    )

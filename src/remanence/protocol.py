@@ -82,9 +82,9 @@ class AnyGame(ABC, Generic[MechanismT]):
 
     mechanism: MechanismT  # the training that is audited
     criterion: Criterion  # when a reconstruction counts
-    bounds: tuple[Bound, ...] = ()  # ceilings that somebody has proven for this game
+    bounds: tuple[Bound, ...] = ()  # ceilings that are proven for this game
     columns: tuple[str, ...] = ()  # what the features of a record are called, where they have names
-    door: ClassVar[str] = ""  # whose sections a report shows; empty for a game of no door
+    door: ClassVar[str] = ""  # the door whose sections a report shows; empty for a game of your own
     default_trials: int = 200  # enough to tell a rate of one in ten from one in a hundred
 
     @property
@@ -111,7 +111,7 @@ class AnyGame(ABC, Generic[MechanismT]):
 
     @abstractmethod
     def baseline(self, chances: int = 1) -> Baseline:
-        """What a guess without the release achieves, if it has so many chances."""
+        """What a guess without the release achieves, given this many chances."""
 
     def fits(self) -> None:
         """Raise `MisfitError` where what was handed in is not what it is declared to be."""
@@ -137,7 +137,7 @@ class AnyGame(ABC, Generic[MechanismT]):
         return ()
 
     def how_many(self, outcome: Outcome) -> int | None:
-        """How many records the trials are about, so that proven ones can be counted; None where nobody knows."""
+        """How many records the trials are about, so that proven ones can be counted; None where that is unknown."""
         counted = outcome.main.succeeded.numel()
         return None if outcome.proven is None or int(outcome.proven.sum()) > counted else counted
 

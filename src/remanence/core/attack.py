@@ -83,7 +83,7 @@ class Attack(ABC, Generic[ReleaseT_contra]):
         return self.prepare(knowledge, generator)
 
     def can_play(self, knowledge: Knowledge) -> bool:
-        """Whether `check` has nothing against it."""
+        """Whether `check` passes."""
         try:
             self.check(knowledge)
         except IncompatibleGameError:
@@ -146,7 +146,7 @@ def blindly(
 
 
 def training_failed(lost: Tensor) -> InputError:
-    """Most of the trainings came to nothing, from which nothing can be concluded."""
+    """Most of the trainings diverged, so that nothing can be concluded."""
     return InputError(
         "Training diverged.",
         needs="finite numbers in what is released",

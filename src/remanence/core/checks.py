@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def is_whole(value: object, least: int) -> TypeGuard[int]:
-    """Whether it is a whole number of at least so much."""
+    """Whether it is a whole number of at least `least`."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def is_number(value: object, above: float = -math.inf) -> TypeGuard[float]:
-    """Whether it is a finite number, and more than so much."""
+    """Whether it is a finite number greater than `above`."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return False
     return math.isfinite(value) and float(value) > above
@@ -30,7 +30,7 @@ def is_number(value: object, above: float = -math.inf) -> TypeGuard[float]:
 def whole(
     name: str, value: object, *, least: int = 1, most: int | None = None, hint: str | None = None
 ) -> int:
-    """A whole number of at least so much, and at most so much.
+    """A whole number from `least` to `most`.
 
     >>> whole("trials", 200)
     200
@@ -187,7 +187,7 @@ def shaped(name: str, values: Any, shape: tuple[int, ...], hint: str) -> None:
 
 
 def extra(module: str, extra: str, needs: str, otherwise: str = "") -> Any:
-    """A module of a package that is installed only where somebody wants it."""
+    """A module of an optional package."""
     try:
         return import_module(module)
     except ImportError:

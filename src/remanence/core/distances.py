@@ -51,7 +51,7 @@ def public_errors(guesses: Records, pool: Records, share: float = 0.05) -> Tenso
     """The mean squared error within which this share of the pool's records of the guess's label lie.
 
     A guess that resembles everybody is close to strangers too. Its error on the target over this one says how
-    much closer the target is than the public records: a better test of who was trained on than the error alone.
+    much closer the target is than the public records: a better test of membership than the error alone.
 
     >>> pool = Records(torch.tensor([[0.0], [1.0], [9.0]]), torch.zeros(3))
     >>> public_errors(Records(torch.tensor([[[3.0]]]), torch.zeros(1, 1)), pool, 0.5)

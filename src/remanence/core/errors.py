@@ -129,12 +129,12 @@ def pixels_off(tolerance: float) -> Error:
 
 
 class Reduction(StrEnum):
-    """How a set of guesses is held against a set of targets."""
+    """How a set of guesses is compared with a set of targets."""
 
     EACH = "each"  # the i-th guess is about the i-th record; every record counts
     BEST = "best"  # one success per trial, if any guess meets any record
     MATCHED = "matched"  # guesses are assigned to records at the least total error; every record counts
-    CLASS = "class"  # a guess is held against the closest record of its own label; every guess counts
+    CLASS = "class"  # a guess is compared with the closest record of its own label; every guess counts
 
 
 @dataclass(frozen=True)

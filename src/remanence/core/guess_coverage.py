@@ -22,7 +22,7 @@ _ROUNDING = 1 + 1e-9
 
 
 def most_met(records: Records, criterion: Criterion) -> int:
-    """At most so many of the records can be met by one guess, wherever it lies.
+    """The most records that a single guess can meet, wherever it lies.
 
     All that it meets are within `reach` of each other. For a squared error more is known: if n records lie within η
     of a guess, the errors between them, over all n² pairs, sum to at most 2n²η (2n times the sum around their mean).
@@ -117,7 +117,7 @@ def _allowed(
     records: Records, centres: Records, criterion: Criterion, radius: float, label_radius: int
 ) -> Tensor:
     errors = all_errors(criterion.error, records, centres).mT
-    if criterion.error is mean_squared_error:  # one product, which rounds by so much of the squares in it
+    if criterion.error is mean_squared_error:  # one product, whose rounding error is relative to the squares
         values = records.flat.double()
         errors = errors - 1e-15 * (values - values.mean(0)).square().sum(1).max()
     errors = errors.nan_to_num(nan=0.0)  # an error that is not a number rules nothing out
@@ -157,7 +157,7 @@ def sure_of_a_guess(records: Records, criterion: Criterion, tail: float) -> floa
 
 
 def some_of(records: Records) -> Records:
-    """At most so many of them, at random: pairs grow with the square of their number, precision with its root."""
+    """A random sample that is large enough: pairs grow with the square of its size, precision with the root."""
     if len(records) <= _ENOUGH:
         return records
     order = torch.randperm(len(records), generator=torch.Generator().manual_seed(0))

@@ -18,7 +18,7 @@ class Given:
     names: tuple[str, ...]
     places: tuple[int, ...]
     error: Error
-    record: Records | None = None  # whose other columns are somebody else's
+    record: Records | None = None  # its other columns belong to another record
 
     def kept(self, record: Records, other: Records) -> Records:
         """The other record with these columns of this one."""

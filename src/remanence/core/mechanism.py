@@ -88,7 +88,7 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
     held_because: ClassVar[str] = "the model holds them as they are"  # records that are facts
 
     def held_rows(self, data: Records) -> Tensor | None:
-        """Which of the training records the release holds as they are, `(records,)`; None where nobody has looked."""
+        """Which training records the release holds verbatim, `(records,)`; None where that was not checked."""
         return None
 
     def remaining_gradient(

@@ -56,7 +56,7 @@ class Prior(ABC):
             )
 
     def shares_records_with(self, held: Records) -> bool:
-        """Whether one of its records is among those that somebody holds.
+        """Whether one of its records is among these.
 
         Where its records equal each other (tables of few categories), equal records say nothing.
         """

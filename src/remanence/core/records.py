@@ -82,7 +82,7 @@ class Records:
         return Records(at(self.features), at(self.labels), weights, embedding)
 
     def split(self, rows: int) -> Iterator[Records]:
-        """The same records in parts of so many; nothing is copied."""
+        """The same records in parts of this size, without copies."""
         return (self[first : first + rows] for first in range(0, len(self), rows))
 
     def to(self, device: torch.device | str) -> Records:

@@ -195,7 +195,7 @@ def _thresholds(controls: Errors, fpr: float, tail: float) -> tuple[float, float
         shares = counts / size
         chance = np.exp(-trials * (rel_entr(shares, fpr) + rel_entr(1 - shares, 1 - fpr)))
         at_most = np.where(shares < fpr, chance, 1.0)
-        above = np.append(np.where(shares > fpr, chance, 1.0)[1:], 0.0)  # at least one more than so many
+        above = np.append(np.where(shares > fpr, chance, 1.0)[1:], 0.0)  # the chance of more than this many
     ranks = int((at_most <= tail).sum()), int((above > tail).sum()) + 1
     ordered = np.sort(controls, axis=None)
     least = -np.inf if ranks[0] == 0 else float(ordered[ranks[0] - 1])

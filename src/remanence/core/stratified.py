@@ -1,4 +1,4 @@
-"""A belief about sets with so many records of each class: what a weak adversary knows."""
+"""A belief about sets with a given number of records of each class: what a weak adversary knows."""
 
 from __future__ import annotations
 

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remanence.core.baseline import Baseline
 from remanence.core.doors import doors
 from remanence.core.rates import SuccessRate
-from remanence.results.verdict import Measured, Policy
+from remanence.results.verdict import Policy
+
+if TYPE_CHECKING:
+    from remanence.results.evidence import Evidence
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def check_rates(
         yield LOOSE_BASELINE
 
 
-def check_trials(found: Measured, policy: Policy) -> Iterator[Caveat]:
+def check_trials(found: Evidence, policy: Policy) -> Iterator[Caveat]:
     """Whether the trials can speak about the policy at all; a proven record does, however few there are."""
     main = found.main
     if any(each.kind == "proven-records" for each in found.found):

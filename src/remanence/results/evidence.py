@@ -3,70 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
-from remanence.core.errors import Criterion
 from remanence.core.rates import SuccessRate
-from remanence.results.caveats import (
-    DIVERGED,
-    NO_TRACE,
-    OPTIMISER_NOT_CONVERGED,
-    Caveat,
-    check_rates,
-)
+from remanence.results.caveats import Caveat
 from remanence.results.findings import Finding, ProvenRecords, WholeRecords, read_finding, stored_finding
-from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy
 
 Json = dict[str, Any]
 
 _LISTED = 1000  # records by name in audit.json; arrays hold any number of them
-_NO_TRACE = 1e13  # a residual of rounding size: even an exact optimum says nothing about the record
-
-
-class Played(Protocol):
-    """What evidence needs to know of a game."""
-
-    @property
-    def criterion(self) -> Criterion:
-        """When a reconstruction counts."""
-        ...
-
-    @property
-    def tests_more(self) -> bool:
-        """Whether it tests more than whole records."""
-        ...
-
-    def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
-        """What it found beside whole records."""
-        ...
-
-    def how_many(self, outcome: Outcome) -> int | None:
-        """How many records the trials are about."""
-        ...
-
-    def baseline(self, chances: int = 1) -> Baseline:
-        """What a guess achieves."""
-        ...
-
-    def caveats(self) -> Iterable[Caveat]:
-        """What to mind about it."""
-        ...
-
-    def measures(self) -> Mapping[str, float]:
-        """Further numbers that it proves, whatever the attack."""
-        ...
-
-    def certain(self, rate: SuccessRate) -> SuccessRate:
-        """A rate with what the game knows about its certainty."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -119,70 +71,6 @@ class Evidence:
     findings: tuple[Finding, ...] = ()
     reference: str = ""  # where the attack comes from
     prepare: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
-
-    @classmethod
-    def of(
-        cls,
-        game: Played,
-        attack: Attack,
-        outcome: Outcome,
-        confidence: float,
-        record: Tensor | None = None,
-        prepare: Callable[[], Any] | None = None,
-        baseline: Baseline | None = None,
-    ) -> Evidence:
-        """Count what all trials found; `record` says which record of the training set each was about."""
-        confidence = 1 - (1 - confidence) / 2 if game.tests_more else confidence  # one half for whole records
-        main, control = (_counted(side.succeeded, confidence) for side in (outcome.main, outcome.control))
-        numbers, errors = dict(outcome.numbers), outcome.main.errors
-        left, sensitivity = numbers.pop("remaining_gradient", None), numbers.pop("sensitivity", None)
-        diverged = numbers.pop("diverged", None)
-        baseline = game.baseline(outcome.chances) if baseline is None else baseline
-        findings = tuple(game.findings(outcome, confidence))
-        tells = any(each.tells for each in findings)
-        caveats = [*check_rates(main, control, baseline, tells=tells), *game.caveats()]
-        record = torch.arange(len(errors)) if record is None else record
-        facts, unresolved = dict(game.measures()), ()
-        if left is not None and sensitivity is not None:
-            predicted = sensitivity * left
-            numbers["predicted_error"] = predicted
-            traceless = ~(sensitivity < _NO_TRACE)
-            hidden = ~(predicted <= game.criterion.threshold) & ~traceless
-            caveats += [NO_TRACE] if traceless.any() else []
-            caveats += [OPTIMISER_NOT_CONVERGED] if hidden.any() else []
-            numbers["unresolved"] = hidden
-            unresolved = tuple(record[hidden.cpu()].tolist())
-        caveats += [caveat for each in findings for caveat in each.caveats(outcome)]
-        if diverged is not None and diverged.any():
-            caveats.append(DIVERGED)
-            facts["diverged_trainings"] = float(diverged.sum())
-        known = not errors.isnan().all()
-        arrays = {"record": record, "error": errors, "control_error": outcome.control.errors}
-        arrays |= {"succeeded": outcome.main.succeeded, "control_succeeded": outcome.control.succeeded}
-        if known and outcome.claims_labels:
-            arrays["labels_agree"] = outcome.main.labels_agree
-        arrays = {**numbers, **arrays}
-        return cls(
-            attack=attack.info.name,
-            main=game.certain(main),
-            control=control,
-            baseline=baseline,
-            caveats=tuple(caveats),
-            label_rate=_counted(outcome.main.labels_agree, confidence)
-            if known and outcome.claims_labels
-            else None,
-            errors=ErrorSummary.of(errors, numbers.get("predicted_error"), left),
-            unresolved=unresolved,
-            arrays={name: values.detach().cpu().contiguous() for name, values in arrays.items()},
-            numbers=facts,
-            gallery=None if outcome.gallery is None else outcome.gallery.tensors(),
-            settings=attack.settings(),
-            proven=None if outcome.proven is None else int(outcome.proven.sum()),
-            proven_of=None if outcome.proven is None else game.how_many(outcome),
-            findings=findings,
-            reference=attack.info.reference.short,
-            prepare=prepare,
-        )
 
     @property
     def whole(self) -> WholeRecords:
@@ -274,9 +162,9 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _counted(succeeded: Tensor, confidence: float) -> SuccessRate:
-    trials, counted = succeeded.shape
-    clusters = trials if counted > 1 else None
+def counted(succeeded: Tensor, confidence: float) -> SuccessRate:
+    """How often an attack succeeded; the records of a trial, `(trials, records)`, stand or fall together."""
+    clusters = len(succeeded) if succeeded.shape[1] > 1 else None
     return SuccessRate(int(succeeded.sum()), succeeded.numel(), confidence, clusters=clusters)
 
 

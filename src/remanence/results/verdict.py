@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from remanence.core.checks import number
-from remanence.core.rates import SuccessRate
 
 if TYPE_CHECKING:
+    from remanence.bounds.bound import Bound
+    from remanence.results.evidence import Evidence
     from remanence.results.findings import Finding
 
 
@@ -66,53 +67,7 @@ class Policy:
         )
 
 
-class Measured(Protocol):
-    """What an attack achieved, as far as a verdict depends on it."""
-
-    @property
-    def main(self) -> SuccessRate:
-        """How often it met the target."""
-        ...
-
-    @property
-    def control(self) -> SuccessRate:
-        """How often it met what it was not shown."""
-        ...
-
-    @property
-    def tells(self) -> bool:
-        """Whether it certainly does better than its control and a guess."""
-        ...
-
-    @property
-    def found(self) -> Sequence[Finding]:
-        """All that it found, what counts first coming first."""
-        ...
-
-    @property
-    def rejects_the_claim(self) -> bool:
-        """Whether a test of what the training claims to be failed."""
-        ...
-
-
-MeasuredT = TypeVar("MeasuredT", bound=Measured)
-
-
-class Ceiling(Protocol):
-    """What no attack exceeds."""
-
-    @property
-    def success(self) -> Any:
-        """The largest success."""
-        ...
-
-    @property
-    def on_average(self) -> bool:
-        """Whether it holds over records at random, and not for each."""
-        ...
-
-
-def decide(evidence: Iterable[Measured], bounds: Iterable[Ceiling], policy: Policy) -> Verdict:
+def decide(evidence: Iterable[Evidence], bounds: Iterable[Bound], policy: Policy) -> Verdict:
     """Weigh what was measured and what is proven against the policy.
 
     A bound is contradicted by any attack that certainly beats it. EXPOSED needs one finding that certainly breaks the
@@ -133,17 +88,17 @@ def decide(evidence: Iterable[Measured], bounds: Iterable[Ceiling], policy: Poli
     return Verdict.UNPROVEN
 
 
-def lowest(bounds: Iterable[Ceiling]) -> float:
+def lowest(bounds: Iterable[Bound]) -> float:
     """The lowest ceiling that holds for every record; one that holds on average proves nothing about these."""
     return min((float(bound.success) for bound in bounds if not bound.on_average), default=1.0)
 
 
-def contradicts(entry: Measured, ceiling: float) -> bool:
+def contradicts(entry: Evidence, ceiling: float) -> bool:
     """Whether an attack certainly beats what is proven, or a test of the claim failed."""
     return entry.main.lower > ceiling or entry.rejects_the_claim
 
 
-def exposing(entry: Measured, evidence: Sequence[Measured], policy: Policy) -> list[Finding]:
+def exposing(entry: Evidence, evidence: Sequence[Evidence], policy: Policy) -> list[Finding]:
     """The findings of an attack that break the limit.
 
     Some count only for the attack that has the highest rate, which was chosen without looking at them.
@@ -154,9 +109,9 @@ def exposing(entry: Measured, evidence: Sequence[Measured], policy: Policy) -> l
 
 
 def decisive(
-    evidence: Iterable[MeasuredT], bounds: Iterable[Ceiling], policy: Policy
-) -> tuple[MeasuredT, Finding]:
-    """The attack and the finding that the verdict rests on, so that every view tells about the same ones.
+    evidence: Iterable[Evidence], bounds: Iterable[Bound], policy: Policy
+) -> tuple[Evidence, Finding]:
+    """The attack and the finding that the verdict rests on, so that every view shows the same ones.
 
     A high rate alone does not make it: where a control is as high, another attack decides.
     """
@@ -165,7 +120,7 @@ def decisive(
     reasons = {id(entry): exposing(entry, found, policy) for entry in found}
     by_best = any(reason.of_the_best_attack for own in reasons.values() for reason in own)
 
-    def weight(entry: MeasuredT) -> tuple[float, ...]:
+    def weight(entry: Evidence) -> tuple[float, ...]:
         decides = contradicts(entry, ceiling), bool(reasons[id(entry)]), entry.tells and not by_best
         more = sum(each.tells for each in entry.found)
         return *decides, entry.main.lower, entry.main.rate, more
