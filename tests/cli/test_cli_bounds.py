@@ -253,22 +253,18 @@ def test_a_last_batch_that_is_not_full_is_a_step_and_never_lowers_the_ceiling(ru
     poisson = json.loads(run("bound", "--candidates", "10", *sizes, "--json")[1])
     assert (poisson["sample_rate"], poisson["steps"]) == (0.3, 8)
     passes = json.loads(run("bound", "--candidates", "10", *sizes, "--batches", "shuffled", "--json")[1])
-    assert (passes["sample_rate"], passes["steps"]) == (0.25, 8)  # four batches, two passes
-    two = json.loads(
-        run(
-            "bound",
-            "--candidates",
-            "10",
-            "--noise-multiplier",
-            "3",
-            "--steps",
-            "2",
-            "--sample-rate",
-            "1",
-            "--json",
-        )[1]
-    )
+    assert (passes["sample_rate"], passes["steps"]) == (1 / 3, 6)  # three batches with drop_last, two passes
+    full = ["--noise-multiplier", "3", "--steps", "2", "--sample-rate", "1", "--json"]
+    two = json.loads(run("bound", "--candidates", "10", *full)[1])
     assert passes["success"]["upper"] == pytest.approx(two["success"]["upper"])
+
+
+def test_steps_of_a_loader_that_drops_its_last_batch_are_as_many_passes_as_it_makes(run):
+    sizes = ["--dataset-size", "1999", "--batch-size", "1000", "--steps", "100"]
+    asked = ["--noise-multiplier", "8", "--candidates", "2", "--batches", "shuffled", "--json"]
+    found = json.loads(run("bound", *sizes, *asked)[1])
+    assert found["success"]["upper"] == pytest.approx(norm.cdf(10 / 8))  # one batch in a pass: 100 passes
+    assert "drop_last" in found["assumptions"][0]
 
 
 def test_what_was_assumed_is_said(run):

@@ -53,7 +53,8 @@ class Batching:
         """With the rate and the steps that follow; refuses what contradicts itself.
 
         A rate of batch over data, and steps of this many epochs of whole batches, the last one included: never below
-        what a loader does. With `passes` each record is in one batch of a pass: the rate is 1 over their number.
+        what a loader does. With `passes` each record is in one of the ⌊N/B⌋ batches of a pass, the fewest of any loader
+        (drop_last): the rate is 1 over their number, and as many steps are the most passes.
         """
         rate, steps = self.sample_rate, self.steps
         for name in ("dataset_size", "batch_size", "epochs"):
@@ -69,8 +70,9 @@ class Batching:
                     got=f"--batch-size {self.batch_size} and --dataset-size {self.dataset_size or 'missing'}",
                     hint=_EXAMPLE,
                 )
-            per_pass = math.ceil(self.dataset_size / self.batch_size)
-            derived = 1 / per_pass if passes else self.batch_size / self.dataset_size
+            share = self.batch_size / self.dataset_size
+            per_pass = self.dataset_size // self.batch_size if passes else math.ceil(1 / share)
+            derived = 1 / per_pass if passes else share
             if rate is not None and abs(rate - derived) > _SAME * derived:
                 raise InputError(
                     "The batches contradict the sampling rate.",
