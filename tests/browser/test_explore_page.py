@@ -10,16 +10,8 @@ import pytest
 
 from audit_results import poisoned, result
 from remanence import Verdict
-from remanence.report.explore.static_page import twin_page
 
 pytestmark = pytest.mark.browser
-
-AXES = {
-    "noise_multiplier": [0.8, 1.0, 1.1, 1.5],
-    "sample_rate": [0.01, 0.1],
-    "steps": [100, 1000],
-    "candidates": [10, 100],
-}
 
 
 @pytest.fixture(scope="module")
@@ -193,23 +185,3 @@ def test_a_file_that_is_no_result_is_answered_with_a_sentence(watch, address, tm
     watched.page.set_input_files("#file", file)
     watched.page.wait_for_selector("#report-problem:not([hidden])")
     assert "The stored result cannot be read." in watched.page.inner_text("#report-problem")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_static_twin_needs_nothing_else(watch, tmp_path, scheme):
-    path = tmp_path / "page.html"
-    path.write_text(twin_page(AXES))
-    watched = watch(path.as_uri(), scheme=scheme)
-    watched.keep(f"twin-{scheme}")
-    assert watched.violations() == []
-    for key, noise in (("ArrowRight", "1.5"), ("ArrowLeft", "1.1")):
-        watched.page.get_by_role("slider", name="Noise multiplier").focus()
-        watched.page.keyboard.press(key)
-        command = watched.page.inner_text("#command")
-        assert f"--noise-multiplier {noise} " in command
-        assert printed(command).startswith(" ".join(watched.page.inner_text("#sentence").split()))
-    watched.page.fill("#goal", "20")
-    watched.page.click("#solve")
-    assert "--noise-multiplier 1.5 " in watched.page.inner_text("#command")
-    assert watched.complaints == []
-    assert {one.split("#")[0] for one in watched.addresses} == {path.as_uri()}

@@ -217,7 +217,6 @@ WRONG = [
         "whole numbers of records",
     ),
     (["frontier", "--points", "2", "--sample-rate", "0.1"], "--over epsilon"),
-    (["explore", "--export", "page.html", *SIZES], "--export alone"),
     (["frontier", "--points", "1"], "2 to 10,000"),
     (["frontier", "--points", "2", "--out", "f.txt"], ".csv"),
     (["frontier", "--points", "2", "--out", "nowhere/f.csv"], "a folder that exists"),

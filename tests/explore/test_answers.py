@@ -22,7 +22,6 @@ from remanence.report.explore.answers import (
     rate_curve,
     solve,
 )
-from remanence.report.explore.static_page import twin_page
 
 SETTINGS = {"delta": "1e-05", "sample_rate": "0.02", "steps": "200", "candidates": "50"}
 QUESTIONS = [
@@ -140,19 +139,6 @@ def test_the_noise_and_the_budget_exclude_each_other():
 def test_the_ends_of_every_range_are_numbers():
     for name, ends in RANGES.items():
         assert [number({name: repr(end)}, name) for end in ends] == list(ends)
-
-
-def test_the_static_twin_carries_the_same_sentences_and_runs_nothing_else():
-    axes = {"noise_multiplier": [0.9, 1.1], "sample_rate": [0.02], "steps": [200], "candidates": [50]}
-    page = twin_page(axes)
-    question = Question.read(QUESTIONS[0])
-    grid = json.loads(page.split('id="grid">')[1].split("</script>")[0])
-    cell = grid["cells"][0][0][0][0]
-    assert cell["sentence"] == answer(question)["sentence"]
-    assert cell["dots"] == answer(question)["dots"]
-    assert "script-src 'sha256-" in page
-    assert "/page.js" not in page
-    assert "http" not in page.replace('http-equiv="Content', "").replace("http://www.w3.org/2000/svg", "")
 
 
 def test_a_person_with_more_records_is_at_more_risk_on_the_page():

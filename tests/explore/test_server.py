@@ -6,11 +6,10 @@ import sys
 import pytest
 from starlette.testclient import TestClient
 
-from remanence import InputError, Policy, audit
+from remanence import Policy, audit
 from remanence.cli.main import main
 from remanence.report.explore import server
 from remanence.report.explore.server import LARGEST_BODY, application
-from remanence.report.explore.static_page import write_twin
 from remanence.targets import diabetes_shortlist
 
 QUESTION = {
@@ -168,10 +167,7 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch, capsys)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert (
-        "pip install '.[explore]' in a clone of the repository, or --export page.html"
-        in capsys.readouterr().err
-    )
+    assert "pip install '.[explore]' in a clone of the repository" in capsys.readouterr().err
 
 
 def explored(monkeypatch, capsys, *arguments):
@@ -205,15 +201,6 @@ def test_a_start_that_the_page_cannot_show_is_refused(monkeypatch, capsys, optio
     code, out, told = explored(monkeypatch, capsys, *options)
     assert (code, out) == (2, "")
     assert message in told
-
-
-def test_a_twin_that_cannot_be_written_is_refused_before_it_is_computed(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "remanence.report.explore.static_page.twin_page", lambda axes: pytest.fail("it was computed")
-    )
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
-        write_twin(tmp_path / "file" / "page.html")
 
 
 def test_our_own_mistake_is_a_sentence_too(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,9 +34,6 @@ def explore(
     records_per_person: Annotated[
         int | None, "Start with a person who has at most this many records."
     ] = None,
-    export: Annotated[
-        Path | None, "Write one file that needs no server: the same answers, on a grid."
-    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 is a free one.")] = 0,
     browser: Annotated[bool, "Open the page in a browser."] = True,
 ) -> None:
@@ -56,21 +52,8 @@ def explore(
     }
     start = {name: f"{value!r}" for name, value in given.items() if value is not None}
     check_start(start)
-    if export is not None:
-        if start:
-            raise InputError(
-                "A page without a server has settings of its own.",
-                needs="--export alone, or the settings of a training",
-                got=f"--export with {', '.join(start)}",
-                hint="leave --export out; the page's address keeps its settings",
-            )
-        from remanence.report.explore.static_page import write_twin
-
-        write_twin(export)
-        typer.echo(f"Page: {export}")
-        return
     for package in ("starlette", "uvicorn"):
-        extra(package, "explore", "a small web server", ", or --export page.html, which needs none")
+        extra(package, "explore", "a small web server")
     from remanence.cli.interruption import let_go
     from remanence.report.explore.server import serve
 

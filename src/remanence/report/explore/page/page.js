@@ -1,6 +1,5 @@
-// The page asks the exact engine; it computes no risk itself. A static twin carries a grid of the same answers.
+// The page asks the exact engine; it computes no risk itself.
 const $ = (id) => document.getElementById(id);
-const grid = $("grid") ? JSON.parse($("grid").textContent) : null;
 
 const FIELDS = {
   noise_multiplier: { low: 0.1, high: 100, start: 1.1 },
@@ -14,16 +13,14 @@ const FIELDS = {
 const state = { mode: "noise_multiplier" };
 for (const [name, field] of Object.entries(FIELDS)) state[name] = field.start;
 
-// Controls: a slider for the hand and a number for precision; a twin has the grid's values only.
+// Controls: a slider for the hand and a number for precision.
 
 function toPosition(name, value) {
-  if (grid) return grid.axes[name].indexOf(value);
   const { low, high } = FIELDS[name];
   return 1000 * Math.log(value / low) / Math.log(high / low);
 }
 
 function fromPosition(name, position) {
-  if (grid) return grid.axes[name][position];
   const { low, high, whole } = FIELDS[name];
   const value = Number((low * (high / low) ** (position / 1000)).toPrecision(3));
   return whole ? Math.round(value) : value;
@@ -32,24 +29,18 @@ function fromPosition(name, position) {
 function addControls() {
   for (const box of document.querySelectorAll(".setting")) {
     const name = box.dataset.name;
-    if (grid && !grid.axes[name]) { box.remove(); continue; }
     const label = box.querySelector("label");
-    const exact = document.createElement(grid ? "output" : "input");
+    const exact = document.createElement("input");
     const slider = document.createElement("input");
     slider.type = "range";
     slider.min = 0;
-    slider.max = grid ? grid.axes[name].length - 1 : 1000;
+    slider.max = 1000;
     slider.step = 1;
-    if (grid) {
-      slider.id = name;
-      exact.className = "value";
-    } else {
-      exact.type = "number";
-      exact.step = "any";
-      exact.id = name;
-      slider.setAttribute("aria-label", `${label.textContent}, slider`);
-      exact.addEventListener("input", () => exact.value !== "" && change(name, Number(exact.value)));
-    }
+    exact.type = "number";
+    exact.step = "any";
+    exact.id = name;
+    slider.setAttribute("aria-label", `${label.textContent}, slider`);
+    exact.addEventListener("input", () => exact.value !== "" && change(name, Number(exact.value)));
     slider.addEventListener("input", () => change(name, fromPosition(name, Number(slider.value))));
     FIELDS[name].show = (value, from) => {
       slider.value = toPosition(name, value);
@@ -69,33 +60,31 @@ function change(name, value) {
 function showMode() {
   for (const radio of document.querySelectorAll("[name=mode]")) radio.checked = radio.value === state.mode;
   for (const name of ["noise_multiplier", "epsilon"]) {
-    const box = document.querySelector(`[data-name=${name}]`);
-    if (box) box.hidden = name !== state.mode;
+    document.querySelector(`[data-name=${name}]`).hidden = name !== state.mode;
   }
 }
 
 // The address holds the settings, so that a page can be shared.
 
 function settings() {
-  const names = grid ? Object.keys(grid.axes) : [state.mode, "delta", "sample_rate", "steps", "candidates", "records_per_person"];
+  const names = [state.mode, "delta", "sample_rate", "steps", "candidates", "records_per_person"];
   return new URLSearchParams(names.map((name) => [name, String(state[name])]));
 }
 
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
-  if (!grid && given.has("epsilon")) state.mode = "epsilon";
+  if (given.has("epsilon")) state.mode = "epsilon";
   else if (given.has("noise_multiplier")) state.mode = "noise_multiplier";
   for (const name of Object.keys(FIELDS)) {
     const value = Number(given.get(name));
-    const known = grid ? grid.axes[name]?.includes(value) : Number.isFinite(value);
-    if (given.has(name) && known) state[name] = value;
+    if (given.has(name) && Number.isFinite(value)) state[name] = value;
   }
   showAll();
 }
 
 function showAll() {
   showMode();
-  for (const name of Object.keys(FIELDS)) FIELDS[name].show?.(state[name], "all");
+  for (const name of Object.keys(FIELDS)) FIELDS[name].show(state[name], "all");
 }
 
 // Questions: an estimate while the hand moves, the certificate and the curves when it rests.
@@ -117,13 +106,13 @@ async function ask(what, more = {}, signal = asking.signal) {
 const PARTS = ["sentence", "dots", "meaning", "noise-curve", "rates", "others", "elsewhere", "assumptions"];
 
 function age() {
-  for (const id of PARTS) $(id)?.classList.add("stale");
+  for (const id of PARTS) $(id).classList.add("stale");
   $("answer").setAttribute("aria-busy", "true");
 }
 
 function renew(...ids) {
-  for (const id of ids) $(id)?.classList.remove("stale");
-  if (!PARTS.some((id) => $(id)?.classList.contains("stale"))) $("answer").setAttribute("aria-busy", "false");
+  for (const id of ids) $(id).classList.remove("stale");
+  if (!PARTS.some((id) => $(id).classList.contains("stale"))) $("answer").setAttribute("aria-busy", "false");
 }
 
 function moved() {
@@ -132,7 +121,6 @@ function moved() {
   asking = new AbortController();
   clearTimeout(resting);
   age();
-  if (grid) return answerFromGrid();
   run(ask("estimate").then((found) => {
     showDots(found.dots);
     if ($("sentence").classList.contains("stale")) $("sentence").textContent = `About ${found.most} …`;
@@ -173,7 +161,7 @@ function showAnswer(found) {
   showDots(found.dots);
   $("command").textContent = found.command;
   $("python").textContent = found.python;
-  $("methods")?.replaceChildren(...found.methods.map(row));
+  $("methods").replaceChildren(...found.methods.map(row));
   $("assumptions").replaceChildren(...found.assumptions.map((text) => element("li", text)));
   state.solved = found.noise_multiplier;
   if (state.mode === "epsilon") {
@@ -206,20 +194,6 @@ function showRates(found) {
   chart($("rate-curve"), { ...found, here: state.sample_rate, across: "sampling rate" });
   $("rate-caption").textContent = `The same ε of ${found.budget}, another sampling rate, another risk.`;
   renew("rates");
-}
-
-function answerFromGrid() {
-  const at = Object.fromEntries(Object.keys(grid.axes).map((name) => [name, grid.axes[name].indexOf(state[name])]));
-  const cell = (noise) => grid.cells[at.sample_rate][at.steps][noise][at.candidates];
-  const found = cell(at.noise_multiplier);
-  const baseline = 1 / state.candidates;
-  showAnswer({
-    sentence: found.sentence, dots: found.dots, methods: [], assumptions: grid.assumptions, noise_multiplier: state.noise_multiplier,
-    command: `remanence bound --noise-multiplier ${state.noise_multiplier} --sample-rate ${state.sample_rate} --steps ${state.steps} --candidates ${state.candidates}`,
-    python: `from remanence import bounds; print(bounds.dpsgd(1 / ${state.candidates}, noise_multiplier=${state.noise_multiplier}, sample_rate=${state.sample_rate}, steps=${state.steps}).success)`,
-  });
-  showNoise({ points: grid.axes.noise_multiplier.map((noise, index) => [noise, cell(index).success]), baseline });
-  renew("meaning");
 }
 
 // Pictures.
@@ -309,21 +283,12 @@ function element(kind, text) {
 $("settings").addEventListener("submit", (event) => {
   event.preventDefault();
   const goal = Number($("goal").value) / 1000;
-  if (grid) return solveOnGrid(goal);
   run(ask("solve", { max_success: goal }).then((found) => {
     state.mode = "noise_multiplier";
     showMode();
     change("noise_multiplier", found.noise_multiplier);
   }));
 });
-
-function solveOnGrid(goal) {
-  const at = (name) => grid.axes[name].indexOf(state[name]);
-  const enough = grid.axes.noise_multiplier.find((_, index) =>
-    grid.cells[at("sample_rate")][at("steps")][index][at("candidates")].success <= goal);
-  if (enough !== undefined) return change("noise_multiplier", enough);
-  complain($("problem"), { error: "No noise on this page is enough.", hint: "a higher limit, or remanence calibrate" });
-}
 
 for (const radio of document.querySelectorAll("[name=mode]")) {
   radio.addEventListener("change", () => {
@@ -381,12 +346,7 @@ function takeReports() {
   }
 }
 
-if (grid) {
-  for (const id of ["modes", "rates", "others", "tab-report", "panel-report"]) $(id).remove();
-  for (const name of Object.keys(grid.axes)) state[name] = grid.start[name];
-} else {
-  takeReports();
-}
+takeReports();
 addControls();
 readAddress();
 moved();
