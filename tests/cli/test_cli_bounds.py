@@ -358,24 +358,6 @@ def test_the_mu_of_gaussian_dp_stands_beside_epsilon(run):
     assert "μ-GDP with μ = " in solved[1]
 
 
-def test_final_weights_alone_tell_less(run):
-    settings = ["--noise-multiplier", "10", "--steps", "1000", "--candidates", "10"]
-    convex = [
-        "--learning-rate",
-        "0.5",
-        "--strong-convexity",
-        "0.1",
-        "--smoothness",
-        "1",
-        "--release",
-        "final",
-    ]
-    assert "your final weights 256 times in 1000 at most." in " ".join(
-        run("bound", *settings, *convex)[1].split()
-    )
-    assert json.loads(run("bound", *settings, *convex, "--json")[1])["success"]["upper"] < 0.256
-
-
 def test_noise_for_a_person_is_one_command(run):
     arguments = ["--max-success", "0.05", "--candidates", "100", *SETTINGS[2:], "--records-per-person", "5"]
     document = json.loads(run("calibrate", *arguments, "--json")[1])

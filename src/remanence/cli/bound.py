@@ -79,13 +79,6 @@ class BoundAnswer:
         return min(self.found.items(), key=lambda item: item[1].log_success)
 
 
-class Published(StrEnum):
-    """What the adversary sees."""
-
-    TRANSCRIPT = "transcript"
-    FINAL = "final"
-
-
 @options()
 class Noise:
     """How much noise there is: as such, or as ε and δ."""
@@ -95,29 +88,11 @@ class Noise:
     delta: Delta = None
 
 
-@options()
-class Seen:
-    """What is seen of the training: every step, or the final weights of a strongly convex one."""
-
-    release: Annotated[Published, "What is seen: every step, or the final weights alone."] = (
-        Published.TRANSCRIPT
-    )
-    learning_rate: Annotated[float | None, "For --release final."] = None
-    strong_convexity: Annotated[float | None, "Of the objective, for --release final."] = None
-    smoothness: Annotated[float | None, "Of the objective, for --release final."] = None
-
-    @property
-    def convexity(self) -> dict[str, float | None]:
-        """What the proof needs to know of the objective."""
-        return {name: value for name, value in vars(self).items() if name != "release"}
-
-
 def bound(
     noise: Noise,
     batching: Batching,
     guess: Guess,
     whose: Whose,
-    seen: Seen,
     method: Annotated[Method, "Which bound; `all` compares them."] = Method.CERTIFIED,
     as_json: AsJson = False,
 ) -> None:
@@ -137,7 +112,7 @@ def bound(
         noise.epsilon,
         noise.delta,
     )
-    answer = _answer(asked, seen, method, compares_batches=whose.batches is BatchesBy.ALL)
+    answer = _answer(asked, method, compares_batches=whose.batches is BatchesBy.ALL)
     context = dict(answer.context)
     if whose.batches is BatchesBy.ALL and answer.run:
         context["batches"] = _every_way(answer.run[0], batching, asked.person, asked.log_baseline)
@@ -152,9 +127,7 @@ def bound(
         typer.echo(line)
 
 
-def _answer(asked: BoundQuestion, seen: Seen, method: Method, *, compares_batches: bool) -> BoundAnswer:
-    if seen.release is Published.FINAL or any(value is not None for value in seen.convexity.values()):
-        return _of_final_weights(asked, seen.convexity, only=seen.release is Published.FINAL)
+def _answer(asked: BoundQuestion, method: Method, *, compares_batches: bool) -> BoundAnswer:
     given = {"--noise-multiplier": asked.noise_multiplier, "--epsilon (with --delta)": asked.epsilon}
     exactly_one(
         given, "remanence bound --noise-multiplier 1.1 --sample-rate 0.01 --steps 1000 --candidates 100"
@@ -207,7 +180,7 @@ def _lines(
         )
     yield "\nThis holds if"
     yield from (f"  - {assumption};" for assumption in best.assumptions)
-    yield f"Method: {'final weights' if name == 'final' else name} ({best.reference.short})."
+    yield f"Method: {name} ({best.reference.short})."
 
 
 def _from_budget(asked: BoundQuestion, method: Method) -> BoundAnswer:
@@ -312,25 +285,6 @@ def _by_method(method: Method, run: Segment, asked: BoundQuestion) -> dict[str, 
                 "The bound from (ε, δ) needs a δ.", needs="--delta", got="none", hint="--delta 1e-5"
             )
     return found
-
-
-def _of_final_weights(asked: BoundQuestion, convexity: dict[str, float | None], *, only: bool) -> BoundAnswer:
-    """For an adversary who sees the final weights alone."""
-    from remanence.bounds import final_weights
-
-    settings = {"noise_multiplier": asked.noise_multiplier, "steps": asked.batching.steps, **convexity}
-    missing = [f"--{name.replace('_', '-')}" for name, value in settings.items() if value is None]
-    full = asked.batching.sample_rate in (None, 1.0)
-    if not only or missing or not full:
-        raise InputError(
-            "A ceiling for final weights alone is proven for noisy gradient descent on strongly convex objectives.",
-            needs="--release final, --noise-multiplier, --steps, --learning-rate, --strong-convexity, --smoothness, "
-            "and full batches",
-            got=f"without {', '.join(missing)}" if missing else "other options beside them",
-            hint="leave these out for a ceiling that holds whatever is seen",
-        )
-    found = final_weights(log_baseline=asked.log_baseline, person=asked.person, **settings)  # pyright: ignore
-    return BoundAnswer({"final": found}, "your final weights", context=dict(settings))
 
 
 def _every_way(run: Segment, batching: Batching, person: Person, log_baseline: float) -> dict[str, str]:
