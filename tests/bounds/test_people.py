@@ -404,7 +404,7 @@ def test_a_random_person_has_the_average_ceiling_of_their_counts():
         assert found.whose == "a random person with 1 to 3 records"
         assert "on average over people" in found.assumptions[-1]
         assert (found.lower is None) == (parts[1].lower is None or parts[3].lower is None)
-    exactly = dpsgd(0.02, **settings, person=Person(RecordCounts.exactly(3)))
+    exactly = dpsgd(0.02, **settings, person=Person(RecordCounts.of({3: 7})))
     assert exactly.success == dpsgd(0.02, **settings, person=Person(3)).success
     assert not exactly.on_average
     assert exactly.whose == "a person with exactly 3 records"

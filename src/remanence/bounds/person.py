@@ -85,7 +85,7 @@ _EITHER = (
 _REPLACED = "the comparison is with the same training on another record in the target's place"
 _WHOLE_BATCHES = 1e-6  # how near to a whole number the batches of a pass must be
 _LEVELS = 24  # different counts that are computed; more of them are rounded up to so many
-_EXAMPLE = "5, 'exactly 5', or '1:900,2:80,5:20' (900 people with one record, …)"
+_EXAMPLE = "5, or '1:900,2:80,5:20' (900 people with one record, …)"
 _SHARES_OFF = 1e-9  # by how much shares may differ from a sum of 1
 _UP = 1 + 1e-12  # of a rate, upwards
 _ROUNDING = 1e-12  # of N/B, far less than two different data sets of any size differ by
@@ -104,7 +104,7 @@ class RecordCounts:
 
     >>> RecordCounts.of({1: 900, 5: 100}).shares
     ((1, 0.9), (5, 0.1))
-    >>> RecordCounts.exactly(5).whose, RecordCounts.of({1: 900, 5: 100}).whose
+    >>> RecordCounts.of({5: 100}).whose, RecordCounts.of({1: 900, 5: 100}).whose
     ('a person with exactly 5 records', 'a random person with 1 to 5 records')
     """
 
@@ -136,11 +136,6 @@ class RecordCounts:
         total = math.fsum(people.values())
         kept = [(count, number / total) for count, number in people.items() if number > 0]
         return cls(tuple(sorted(kept)))
-
-    @classmethod
-    def exactly(cls, records: int) -> RecordCounts:
-        """Everybody has so many."""
-        return cls(((records, 1.0),))
 
     @property
     def most(self) -> int:
@@ -434,31 +429,23 @@ def _averaged(parts: list[tuple[float, Bracket]]) -> Bracket:
 
 
 def read_record_counts(text: str) -> int | RecordCounts:
-    """Records per person as people write them: at most so many, exactly so many, or how many people have how many.
+    """Records per person as people write them: at most this many, or how many people have how many.
 
-    >>> read_record_counts("5"), read_record_counts("at most 5"), read_record_counts("exactly 5").whose
-    (5, 5, 'a person with exactly 5 records')
-    >>> read_record_counts("1:900, 2:80, 5:20").shares
-    ((1, 0.9), (2, 0.08), (5, 0.02))
+    >>> read_record_counts("5"), read_record_counts("1:900, 2:80, 5:20").shares
+    (5, ((1, 0.9), (2, 0.08), (5, 0.02)))
     """
-    words = text.strip().lower().replace("-", " ").replace("=", " ").split()
+    people: dict[int, float] = {}
     try:
-        if ":" in text:
-            return _counted([pair.split(":", 1) for pair in text.split(",")])
-        if words[:1] == ["exactly"]:
-            return RecordCounts.exactly(int(" ".join(words[1:])))
-        return int(" ".join(words[2:] if words[:2] == ["at", "most"] else words))
+        if ":" not in text:
+            return int(text)
+        for pair in text.split(","):
+            count, number = pair.split(":", 1)
+            people[int(count)] = people.get(int(count), 0.0) + float(number)
+        return RecordCounts.of(people)
     except (ValueError, OverflowError):
         raise InputError(
             "The number of records per person cannot be read.",
             needs=_EXAMPLE,
             got=f"{text[:60]!r}",
-            hint="5: nobody has more than five records",
+            hint="5: no one has more than five records",
         ) from None
-
-
-def _counted(pairs: Sequence[Sequence[str]]) -> RecordCounts:
-    people: dict[int, float] = {}
-    for count, number in pairs:
-        people[int(count)] = people.get(int(count), 0.0) + float(number)
-    return RecordCounts.of(people)

@@ -149,8 +149,8 @@ class Whose:
 
     records_per_person: Annotated[
         str | None,
-        "Records of one person, whose ceiling it is: at most 5 (5), 'exactly 5', or how many people have how "
-        "many (1:900,2:80,5:20).",
+        "Records of one person, whose ceiling it is: at most 5 (5), or how many people have how many "
+        "(1:900,2:80,5:20).",
         "1",
     ] = None
     batches: Annotated[
