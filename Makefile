@@ -58,7 +58,7 @@ test-triton: $(VENV)/.ok  ## The GPU kernel in Triton's interpreter, on a CPU; T
 	@test -d .triton || $(INSTALL) --target .triton -r locks/triton.txt
 	TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/python -m pytest -q -c /dev/null --rootdir integration/triton integration/triton
 
-test-cluster:  ## Ray on three nodes of which one is killed, a run folder behind an S3 server, a full disk; loopback only, as root
+test-cluster:  ## Ray on three nodes of which one is killed, a full disk; loopback only, as root
 	$(call environment,cluster,.)  # a copy: editing the source would make units stale
 	unshare -n sh -c 'ip link set lo up && RAY_USAGE_STATS_ENABLED=0 \
 	  .venv-cluster/bin/python -m pytest -q -s -c /dev/null --rootdir integration/cluster integration/cluster'

@@ -37,7 +37,7 @@ def test_every_locked_package_has_one_version_and_hashes(path):
         (("opacus",), ("peft", "torch")),
         (("flower",), ("flower", "torch")),
         (("nvflare",), ("nvflare", "torch")),
-        (("ray", "s3"), ("cluster", "torch")),
+        (("ray",), ("cluster", "torch")),
     ],
 )
 def test_whatever_an_extra_asks_for_is_locked(extras, locks):

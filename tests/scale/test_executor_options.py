@@ -61,7 +61,7 @@ def test_status_is_readable_for_machines(run):
         ([*SHORTLIST, "--workers", "3"], "One process is one worker."),
         ([*SHORTLIST, "--address", "10.0.0.1:6379"], "Only Ray has a cluster."),
         ([*SHORTLIST, "--executor", "ray"], "ray is not installed."),
-        ([*SHORTLIST, "--journal", "nonsense://place"], "This kind of storage cannot be reached."),
+        ([*SHORTLIST, "--journal", "s3://bucket/run"], "A run folder is not a URL."),
         (["status", "nowhere"], "There is no run to look at."),
     ],
 )

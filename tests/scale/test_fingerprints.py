@@ -29,7 +29,7 @@ from remanence import (
     looped,
 )
 from remanence.protocol import planned
-from remanence.scale.fingerprints import arithmetic, changed, fingerprint, parts, sources, versions
+from remanence.scale.fingerprints import arithmetic, fingerprint, sources, versions
 from remanence.scale.journal import Journal
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
@@ -121,17 +121,6 @@ def test_every_change_changes_it(one, other):
 
 def test_order_means_nothing_where_there_is_none():
     assert fingerprint({3, 1, 2}) == fingerprint({2, 3, 1})
-
-
-def test_what_changed_is_named():
-    rate, noise = {"rate": 1}, [1]
-
-    def train(x):
-        return x * rate["rate"] + noise[0]
-
-    before = parts(game=looped(train))
-    rate["rate"] = 3
-    assert changed(before, parts(game=looped(train))) == ["game.train.rate.rate"]
 
 
 def test_a_value_that_cannot_be_copied_counts_by_its_type():

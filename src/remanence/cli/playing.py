@@ -81,7 +81,7 @@ def restore_options(context: typer.Context, place: str | None) -> str | None:
             if name not in ("command", "target", "trusted") and not _names_code(value)
         }
         # A folder may have been moved: results go where they went, into the folder or beside it.
-        own = {} if "://" in place or known.get("out") is not None else {"out": place}
+        own = {} if known.get("out") is not None else {"out": place}
         context.default_map = {**(context.default_map or {}), **known, **own, "journal": place}
     return place
 
@@ -189,7 +189,7 @@ class Scale:
     ] = None
     journal: Annotated[
         str | None,
-        "Where finished units are kept: a folder that all workers share, or s3://bucket/run.",
+        "Where finished units are kept: a folder that all workers share.",
         "the results folder",
     ] = None
 
@@ -226,7 +226,7 @@ class Scale:
     def _stored_place(self, folder: Path) -> str | None:
         """Where results go, as the run keeps it: nothing where that is the run folder, which may be moved."""
         own = self.journal
-        inside = own is None or ("://" not in own and Path(own).absolute() == folder.absolute())
+        inside = own is None or Path(own).absolute() == folder.absolute()
         return None if inside else str(folder)
 
     def _players(self, device: str) -> Executor:

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 
-_MOST_PARTS = 400  # that are kept by name
 _PACKAGE = Path(__file__).parent.parent
 _NUMERICAL = ("torch", "numpy", "scipy", "scikit-learn")
 
@@ -38,25 +37,7 @@ def fingerprint(*values: Any) -> str:
     >>> fingerprint(add(1)) == fingerprint(add(1)), fingerprint(add(1)) == fingerprint(add(2))
     (True, False)
     """
-    return _Walk().digest(values, "").hex()
-
-
-def parts(**values: Any) -> dict[str, str]:
-    """The hashes of named values, in full, and of what they are made of, so that a later change can be named."""
-    walk = _Walk()
-    for name, value in values.items():
-        walk.named[name] = walk.digest(value, name).hex()
-    return walk.named
-
-
-def changed(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The innermost parts that differ.
-
-    >>> changed({"game": "1", "game.train": "2", "seed": "0"}, {"game": "3", "game.train": "4", "seed": "0"})
-    ['game.train']
-    """
-    differing = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
-    return [name for name in differing if not any(other.startswith(f"{name}.") for other in differing)]
+    return _Walk().digest(values).hex()
 
 
 @functools.cache
@@ -108,43 +89,38 @@ def _is_installed(file: Path) -> bool:
 
 
 class _Walk:
-    """Visits each thing once; `named` has what a person would recognise."""
+    """Visits each thing once."""
 
     def __init__(self) -> None:
-        self.named: dict[str, str] = {}
         # With the value: otherwise its id might be another's by then.
         self.done: dict[int, tuple[object, bytes]] = {}
         self.under_way: set[int] = set()
 
-    def digest(self, value: Any, path: str) -> bytes:
+    def digest(self, value: Any) -> bytes:
         if id(value) in self.done:
             return self.done[id(value)][1]
         if id(value) in self.under_way:
             return b"itself"
         self.under_way.add(id(value))
         written = hashlib.sha256(f"{type(value).__module__}.{type(value).__qualname__}:".encode())
-        self._write(value, path, written.update)
+        self._write(value, written.update)
         self.under_way.discard(id(value))
         self.done[id(value)] = value, written.digest()
         return written.digest()
 
-    def _write(self, value: Any, path: str, take: Callable[[Any], object]) -> None:
+    def _write(self, value: Any, take: Callable[[Any], object]) -> None:
         """Write a value so that different ones are written differently, parts within brackets."""
 
         def each(*items: Any) -> None:
             take(b"(")
             for item in items:
-                take(self.digest(item, path))
+                take(self.digest(item))
             take(b")")
 
         def by_name(items: Mapping[str, Any]) -> None:
             take(b"{")
             for name, item in items.items():
-                place = f"{path}.{name}"
-                found = self.digest(item, place)
-                if len(self.named) < _MOST_PARTS:
-                    self.named.setdefault(place, found.hex()[:16])
-                take(f"{name!r}:".encode("utf-8", "surrogatepass") + found)
+                take(f"{name!r}:".encode("utf-8", "surrogatepass") + self.digest(item))
             take(b"}")
 
         match value:
@@ -178,7 +154,7 @@ class _Walk:
             case list() | tuple():
                 each(*value)
             case set() | frozenset():
-                each(*sorted(self.digest(item, path) for item in value))
+                each(*sorted(map(self.digest, value)))
             case type():
                 each(value.__module__, value.__qualname__)
             case ModuleType():

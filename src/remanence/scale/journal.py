@@ -15,8 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from importlib.resources import files
@@ -27,8 +26,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from remanence.core.exceptions import InputError
-from remanence.scale.fingerprints import changed
-from remanence.scale.folders import LOCK, Folder, LocalFolder, open_folder
+from remanence.scale.folders import LOCK, Folder
 from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, tensor_notes
 
 MANIFEST, LOG, UNITS, LEARNING = "run.json", "log.txt", "units", "learning"
@@ -54,9 +52,6 @@ class Plan:
     inputs: str
     total: int
     at_once: int
-    parts: Mapping[str, str] = field(
-        default_factory=dict, compare=False
-    )  # what `inputs` was made from, by name
 
     def __len__(self) -> int:
         return -(-self.total // self.at_once)
@@ -82,13 +77,19 @@ class DamagedUnitError(Exception):
 @final
 @dataclass(frozen=True)
 class Journal:
-    """The run folder, on this machine or at a URL that fsspec knows. Every process may write its own units."""
+    """The run folder. Every process may write its own units."""
 
     place: str | Path
 
     def __post_init__(self) -> None:
-        if "://" not in str(self.place):  # workers may run in another folder
-            object.__setattr__(self, "place", Path(self.place).absolute())
+        if "://" in str(self.place):
+            raise InputError(
+                "A run folder is not a URL.",
+                needs="a folder on a file system that all workers share",
+                got=str(self.place),
+                hint="mount the storage, and name the folder",
+            )
+        object.__setattr__(self, "place", Path(self.place).absolute())  # workers may run in another folder
 
     def __reduce__(self) -> tuple:
         return type(self), (self.place,)  # workers write, and hold no lock
@@ -96,7 +97,7 @@ class Journal:
     @cached_property
     def folder(self) -> Folder:
         """Where it lies."""
-        return open_folder(self.place)
+        return Folder(Path(self.place))
 
     def write(self, key: str, tensors: Tensors) -> None:
         """Record a finished unit."""
@@ -188,19 +189,15 @@ class Journal:
         before = self.folder.read(LOG) or b""
         self.folder.write(LOG, before + f"{_now()} {line}\n".encode())
 
-    def checkpoint(self, name: str) -> Path | None:
-        """Where learning may keep its state between kills; None where the journal is not on this machine."""
-        if not isinstance(self.folder, LocalFolder):
-            return None
+    def checkpoint(self, name: str) -> Path:
+        """Where learning may keep its state between kills."""
         self.__dict__.setdefault("_asked", set()).add(name)
         return self.folder.path / LEARNING / name
 
-    def stale(self, plan: Plan) -> list[str]:
-        """What differs from the work of this name that the folder held when the run was opened."""
+    def stale(self, plan: Plan) -> bool:
+        """Whether the folder held another work of this name, and not this one, when the run was opened."""
         alike = [work for work in self.__dict__.get("_earlier", []) if work["name"] == plan.name]
-        if any(work["inputs"] == plan.inputs for work in alike):
-            return []
-        return min((changed(work.get("parts", {}), plan.parts) for work in alike), key=len, default=[])
+        return bool(alike) and all(work["inputs"] != plan.inputs for work in alike)
 
     def _learning(self) -> set[str]:
         names = self.folder.names(LEARNING)
@@ -279,7 +276,7 @@ class WorkStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """The state of a run, read from its folder. On object storage, `at_work` is not known."""
+    """The state of a run, read from its folder. `at_work` is None where the lock cannot be read."""
 
     place: str
     settings: Json
@@ -339,7 +336,7 @@ def _later(place: str | Path, version: int) -> InputError:
 def _no_run(place: str | Path, got: str, kind: type[InputError] = InputError) -> InputError:
     return kind(
         "There is no run to look at.",
-        needs=f"a folder or URL with a {MANIFEST}, as `remanence audit --out` makes it",
+        needs=f"a folder with a {MANIFEST}, as `remanence audit --out` makes it",
         got=f"{place}: {got}",
         hint="the folder that --out named, or remanence-runs/<target>",
     )

@@ -187,24 +187,13 @@ def read_archive(path: Path, most: int) -> dict[str, bytes]:
             raise UnusableFileError(_brief(error)) from None
 
 
-def read_arrays(path: Path, names: tuple[str, ...], most: int = GIB) -> dict[str, np.ndarray]:
-    """Arrays of numbers out of an .npz file, those of these names that are there."""
-    return _unpacked({name: part for name, part in _arrays(path, most).items() if name in names})
-
-
-def read_every_array(path: Path, most: int = GIB) -> dict[str, np.ndarray]:
-    """All arrays of numbers out of an .npz file."""
-    return _unpacked(_arrays(path, most))
-
-
-def _arrays(path: Path, most: int) -> dict[str, bytes]:
-    there = read_archive(path, most)
-    return {name.removesuffix(".npy"): part for name, part in there.items() if name.endswith(".npy")}
-
-
-def _unpacked(packed: dict[str, bytes]) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, names: tuple[str, ...] | None = None, most: int = GIB) -> dict[str, np.ndarray]:
+    """Arrays of numbers out of an .npz file; with `names`, those of them that are there."""
     import numpy as np
 
+    there = read_archive(path, most)
+    packed = {name.removesuffix(".npy"): part for name, part in there.items() if name.endswith(".npy")}
+    packed = {name: part for name, part in packed.items() if names is None or name in names}
     for name, content in packed.items():
         if not is_whole_array(content):
             raise UnusableFileError(f"{name} is not an array of numbers, or not all of it is there")

@@ -20,7 +20,7 @@ import torch
 from remanence.core.checks import whole
 from remanence.core.exceptions import InputError
 from remanence.scale.executors import Do, Executor, InProcess, Task, one_thread
-from remanence.scale.fingerprints import arithmetic, device_kind, fingerprint, parts, versions
+from remanence.scale.fingerprints import arithmetic, device_kind, fingerprint, versions
 from remanence.scale.journal import DamagedUnitError, Journal, Json, Plan, Tensors
 from remanence.scale.progress import note, track
 
@@ -90,11 +90,8 @@ class Run:
         if self.journal is None:
             return Plan(name, "", total, at_once)
         code = self.settings.get("code")  # of the user's own, where a command knows it
-        found = parts(
-            **depends_on, versions={**versions(), **arithmetic()}, device=device_kind(device), code=code
-        )
-        key = fingerprint([found[each] for each in (*depends_on, "versions", "device", "code")])
-        return Plan(name, key, total, at_once, found)
+        key = fingerprint(depends_on, versions(), arithmetic(), device_kind(device), code)
+        return Plan(name, key, total, at_once)
 
     def checkpoint(self, belongs_to: str) -> Path | None:
         """A file of the run folder in which one thing that is learnt may keep its state between kills."""
@@ -160,14 +157,14 @@ class Run:
             )
 
     def _tell_stale(self, plan: Plan, unfit: bool) -> None:
-        """Say once why units that are there are not used."""
-        if self.journal is None or self._told:
+        """Say once that units of an earlier start are not used."""
+        if self._told:
             return
         self._told = True
-        if unfit and (names := self.journal.stale(plan)):
-            shown = ", ".join(names[:5]) + (" and more" if len(names) > 5 else "")
+        if unfit and self.journal is not None and self.journal.stale(plan):
             self._report(
-                f"{plan.name}: units of an earlier start do not fit and are not used; changed: {shown}"
+                f"{plan.name}: units of an earlier start are not used, because the code, the data, the settings or a "
+                "library have changed; --resume would say which"
             )
 
     def _recorded(self, plan: Plan, number: int) -> Tensors | None:
@@ -192,7 +189,7 @@ class Run:
     def _unusable(self, got: str) -> InputError:
         return InputError(
             "What workers write does not arrive in the run folder.",
-            needs="a run folder that all workers share, such as NFS or s3://, on a disk that works",
+            needs="a run folder that all workers share, such as one on NFS, on a disk that works",
             got=f"{self.journal}: {got}",
             hint="--journal with another place",
         )

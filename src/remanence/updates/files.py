@@ -19,7 +19,6 @@ from remanence.scale.reading import (
     parse_state,
     read_arrays,
     read_bytes,
-    read_every_array,
 )
 from remanence.updates.dense.layers import LARGE
 from remanence.updates.parts import largest, row_slices, working
@@ -38,7 +37,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".npz":
             return {
                 name: torch.from_numpy(np.array(value))
-                for name, value in read_every_array(path, MOST).items()
+                for name, value in read_arrays(path, most=MOST).items()
             }
         found = parse_state(read_bytes(path, MOST))
     except UnusableFileError as error:
