@@ -19,7 +19,6 @@ from functools import partial
 from itertools import product
 from typing import Any, ClassVar
 
-import pandas as pd
 import torch
 from scipy.stats import binom
 from torch import Tensor, nn
@@ -63,8 +62,6 @@ from remanence.private.noisy_sum import NoisySum
 from remanence.protocol import AnyGame
 from remanence.tables.glm.families import Gaussian
 from remanence.updates.captured import Captured
-from remanence_papers.attribute_tables import Table as PeopleTable
-from remanence_papers.attributes import Attributes, SplitTable
 
 LEVEL = 1 - CONFIDENCE
 REFUSED = "refused"
@@ -336,14 +333,6 @@ def captured(seed: int, *, seen: bool, noise: bool = False, loose: bool = False)
     return Captured(mechanism, Gradient(real), batches if seen else None, criterion, batch_size=4)
 
 
-def attributes(strategy: Strategy, seed: int) -> str:
-    """A hidden column of a table, and a release that is noise: EXPOSED if it is said to help."""
-    frame = pd.DataFrame(_normal(120, seed).features.numpy(), columns=list("abc")).assign(label=[0, 1] * 60)
-    table, records = PeopleTable.read(frame, label="label")
-    data = SplitTable(table, records[:20], records[20:60], records[60:])
-    return word(Attributes(Deaf(3, noise=1.0), data, ["a"]), Scripted(strategy), 0.1, 60, seed)
-
-
 # The table.
 
 
@@ -442,8 +431,6 @@ def lines() -> Iterator[Line]:
     for kind, strategy in {"twice": twin, "standardised": total}.items():
         table = Table("leave one out", partial(alone, kind=kind), 0.1, 20)
         yield table.line(f"{kind}: the others give the record away", Scripted(strategy))
-    for case, strategy in blind.items():
-        yield Line("attributes", f"pure noise, returns {case}", partial(attributes, strategy))
 
 
 def toys() -> Iterator[Line]:

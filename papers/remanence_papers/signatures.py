@@ -11,11 +11,22 @@ from pathlib import Path
 Place = tuple[str, str]  # a module, and a name that it defines
 
 _OURS = ("remanence", "remanence_papers")
+# Rooms that change no number: words, storage, progress. `remanence.scale.seeds` draws, and counts.
 _SILENT = (
-    "remanence.scale.progress",
+    "remanence.core.catalogue",
+    "remanence.core.doors",
     "remanence.core.exceptions",
+    "remanence.core.references",
     "remanence.results.caveats",
-)  # they change no number
+    "remanence.results.findings",
+    "remanence.results.verdict",
+    "remanence.scale",
+    "remanence.updates.caveats",
+    "remanence_papers.signatures",
+)
+_LOUD = ("remanence.scale.seeds",)
+_NOTES = ("annotation", "returns", "type_comment")
+_SENTENCE = 3  # spaces: a text of four words or more is read by people, and no option is that long
 _BESIDE, _ALL = "", "*"  # what a module does that defines no name; all that it defines
 READ: set[Path] = set()  # data files that the reproduction that runs has read
 
@@ -43,7 +54,7 @@ def script_signature(script: Path) -> str:
         for node in _live(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in _OURS:
                 start.update(place for alias in node.names for place in _home(str(node.module), alias.name))
-        digest.update(f"{file.name} {_said(tree)}\n".encode())
+        digest.update(f"{file.name} {_canonical(tree)}\n".encode())
     for place in sorted(closure(list(start))):
         digest.update(f"{place} {_meaning(*place)}\n".encode())
     return digest.hexdigest()
@@ -64,8 +75,9 @@ def _digest(path: Path, _size: int, _changed: int) -> str:
 def closure(start: list[Place]) -> set[Place]:
     """Definitions, and the definitions of this project that they name, directly or through others.
 
-    What a module does beside its definitions counts with each of them. A method comes with its class, and a class with
-    whoever names it; what is found by a string is not seen. Progress, errors and caveats change no number: left out.
+    Statements of a module that define nothing count with each of its definitions. A method comes with its class, and a
+    class with every definition that names it; a definition found by a string is not seen. Rooms that change no number
+    are left out.
 
     >>> sorted(closure([("remanence.core.checks", "is_whole")]))
     [('remanence.core.checks', ''), ('remanence.core.checks', 'is_whole')]
@@ -74,10 +86,14 @@ def closure(start: list[Place]) -> set[Place]:
     left = list(start)
     while left:
         place = left.pop()
-        if place not in found and place[0] not in _SILENT:
+        if place not in found and not _is_silent(place[0]):
             found.add(place)
             left += [(place[0], _BESIDE), *_named(*place)]
     return found
+
+
+def _is_silent(module: str) -> bool:
+    return module not in _LOUD and any(f"{module}.".startswith(f"{room}.") for room in _SILENT)
 
 
 @cache
@@ -175,15 +191,16 @@ def _home(module: str, name: str) -> list[Place]:
 
 
 def _live(node: ast.AST) -> list[ast.AST]:
-    """All nodes that run: none under `if TYPE_CHECKING`, and no annotations."""
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-        return []
-    children = [child for child in ast.iter_child_nodes(node) if child not in _annotations(node)]
-    return [node, *(inner for child in children for inner in _live(child))]
-
-
-def _annotations(node: ast.AST) -> list[ast.AST]:
-    return [each for name in ("annotation", "returns") if (each := getattr(node, name, None)) is not None]
+    """All nodes that run, parents first: none under `if TYPE_CHECKING`, and no annotations."""
+    found, left = [], [node]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        found.append(node)
+        notes = [getattr(node, name, None) for name in _NOTES]
+        left += [child for child in ast.iter_child_nodes(node) if child not in notes]
+    return found
 
 
 @cache
@@ -196,35 +213,28 @@ def _exists(name: str) -> bool:
 
 @cache
 def _meaning(module: str, name: str) -> str:
-    """The hash of what a definition says to Python: no comments, no docstrings, no formatting, no words of errors."""
-    text = "\n".join(ast.unparse(each) for each in _definitions(module).get(name, []))
-    return hashlib.sha256(_said(ast.parse(text)).encode()).hexdigest()
-
-
-def _said(tree: ast.Module) -> str:
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if documented and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            body[0] = ast.Pass()
-        if isinstance(node, ast.Raise):
-            node.exc = None
-        if isinstance(node, ast.arg):
-            node.annotation = None
-        if isinstance(node, ast.FunctionDef):
-            node.returns = None
-    return _canonical(tree)
+    """The hash of the statements that define a name."""
+    text = "".join(_canonical(each) for each in _definitions(module).get(name, []))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _canonical(node: object) -> str:
-    """A tree as text, the same for every Python: newer ones have further fields, empty where nothing is new.
+    """What a tree says to Python, as text: no comments, docstrings, annotations, errors, formatting or sentences.
 
-    >>> _canonical(ast.parse("x = 1"))
-    "Module(Assign(Name('x'Store())Constant(1)))"
+    The text is the same for every Python: newer ones have further fields, empty where nothing is new.
+
+    >>> _canonical(ast.parse("x: int = 1  # one"))
+    "Module(AnnAssign(Name('x'Store())Constant(1)1))"
     """
     if isinstance(node, list):
         return "".join(_canonical(each) for each in node)
     if not isinstance(node, ast.AST):
         return repr(node)
-    values = (getattr(node, field, None) for field in node._fields)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return ""
+    if isinstance(node, ast.Raise):
+        return "Raise"
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") >= _SENTENCE:
+        return "sentence"
+    values = (getattr(node, field, None) for field in node._fields if field not in _NOTES)
     return f"{type(node).__name__}({''.join(_canonical(each) for each in values if each not in (None, []))})"

@@ -31,7 +31,6 @@ from remanence.core.records import Records
 from remanence.protocol import AnyGame, MechanismT, Prepared, PriorT, Unit, Work, planned, several_of_one
 from remanence.results import caveats
 from remanence.results.evidence import ErrorSummary, Evidence, counted
-from remanence.results.findings import Words
 from remanence.results.outcome import Outcome, Tensors, closest_guesses, join
 from remanence.scale.journal import Plan
 from remanence.scale.run import IN_PROCESS, Run
@@ -155,17 +154,10 @@ class Game(AnyGame[MechanismT], Generic[MechanismT, PriorT]):
         at_once = self.mechanism.trials_at_once(self.source.sample(1, draws.stream("size")))
         return Work(trials, at_once, (replace(self, bounds=()),))
 
-    @property
-    def words(self) -> Words:
-        """Trials with a target each."""
-        return Words(tests=("attribute inference",) if self.mechanism.gives_attributes else ())
-
     def caveats(self) -> Iterator[caveats.Caveat]:
         """What to mind about the game itself, whatever the attack."""
         if self.strangers is None and not self.source.has_strangers:
             yield caveats.OVERLAPPING_CONTROL
-        if self.mechanism.gives_attributes:
-            yield caveats.ATTRIBUTES_GIVEN
         yield from several_of_one(self.known_data, self.bounds)
         if self.targets is not None and self.knowledge.holds_some_of(self.targets):
             yield caveats.TARGETS_KNOWN

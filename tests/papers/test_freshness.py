@@ -90,7 +90,7 @@ def test_a_name_that_a_package_hands_on_is_followed_to_where_it_is_defined(tmp_p
     assert "remanence.bounds.settings" in modules
 
 
-def test_comments_and_docstrings_do_not_count_and_code_does(tmp_path, monkeypatch):
+def test_comments_docstrings_and_sentences_do_not_count_and_code_does(tmp_path, monkeypatch):
     def signed(text):
         (tmp_path / "remanence_page_of_a_test.py").write_text(text)
         for function in vars(signatures).values():
@@ -102,7 +102,17 @@ def test_comments_and_docstrings_do_not_count_and_code_does(tmp_path, monkeypatc
     first = signed('"""A page."""\n\ndef f(x):\n    """Doubles."""\n    return 2 * x\n')
     assert signed('"""Another."""\ndef f( x ):\n    """Twice."""\n    # more\n    return 2*x\n') == first
     assert signed('"""A page."""\n\ndef f(x):\n    """Doubles."""\n    return 3 * x\n') != first
-    assert signed('"""A page."""\n\ndef f(x: int) -> int:\n    """Doubles."""\n    return 2 * x\n') == first
+    assert signed('"""A page."""\n\ndef f(x: int) -> int:\n    return 2 * x\n') == first
+    said, mended, other = (
+        signed(f"def f(x):\n    return {{'note': {text!r}, 'loss': {loss!r}}}\n")
+        for text, loss in (
+            ("What is the paper's?", "cosine"),
+            ("This is the paper's value.", "cosine"),
+            ("What is the paper's?", "euclidean"),
+        )
+    )
+    assert said == mended, "a sentence changes no number"
+    assert said != other, "an option does"
 
 
 def test_a_page_shows_its_signature(tmp_path):

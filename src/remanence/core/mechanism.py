@@ -32,7 +32,6 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
     """A way to train, with all its settings. It describes; bounds and attacks read it."""
 
     name: ClassVar[str]
-    gives_attributes: ClassVar[bool] = False  # whether some attributes of the target are handed over beside
 
     @property
     @abstractmethod

@@ -87,13 +87,6 @@ OVERLAPPING_CONTROL = Caveat(
     "Control sets share records with the targets, so the control counts true finds as false ones.",
     "Give more records, or others of the same kind for the control.",
 )
-ATTRIBUTES_GIVEN = Caveat(
-    "attributes-given",
-    "the adversary is given some attributes of the target.",
-    "Whatever follows from these alone, without any model, counts as recovered. Baseline and control do not know "
-    "them.",
-    "Read the rate as one about the other columns, beside what follows from the given ones alone.",
-)
 TARGETS_KNOWN = Caveat(
     "targets-known",
     "a record that the adversary holds equals a target, and no two targets are equal.",
