@@ -94,7 +94,11 @@ def shortlist_game(
 
 
 def measure(
-    game: Game, attacks: Mapping[str, Attack], settings: Settings, trials: int, pool: Records | None = None
+    game: Shortlist,
+    attacks: Mapping[str, Attack],
+    settings: Settings,
+    trials: int,
+    pool: Records | None = None,
 ) -> dict[str, Cell]:
     """A guess, each attack, the first attack's control, and the bound: the cells of a row.
 
@@ -116,7 +120,7 @@ def measure(
     }
 
 
-def _others(game: Game, pool: Records, count: int, settings: Settings) -> list[Game]:
+def _others(game: Shortlist, pool: Records, count: int, settings: Settings) -> list[Shortlist]:
     size = len(game.prior.candidates)
     order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(settings.seed))
     listed = order[: count * size].split(size)

@@ -61,8 +61,6 @@ def print_pages(
         path = unit.path(out)
         if is_fresh(path, unit.entry, unit.settings):
             return unit, None, 0.0
-        if missing := _missing(unit):
-            return unit, f"the data folder lacks {', '.join(missing)}", 0.0
         wrong = _alone(unit, path.parent) if jobs == 1 else _in_a_process(unit, path.parent, jobs)
         return unit, wrong, time.perf_counter() - started
 
@@ -117,18 +115,11 @@ def other_data(hashes: dict[str, str], folder: Path | None) -> list[str]:
     ]
 
 
-def _missing(unit: Unit) -> list[str]:
-    folder = unit.settings.data
-    if folder is None or unit.settings.small or not folder.is_dir():
-        return []
-    return [name for name in unit.entry.data if not (folder / name).exists()]
-
-
 def _alone(unit: Unit, folder: Path) -> str | None:
     try:
         views.save(registry.run(unit.entry, unit.settings), folder)
     except Exception as error:  # noqa: BLE001  # one page that fails leaves the others
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
     return None
 
 

@@ -12,7 +12,6 @@ from remanence_papers.reproduction import Reproduction, Settings
 from remanence_papers.signatures import READ, code_signature, data_signature
 
 _HOME = "remanence_papers"
-_PAN = ("cifar10.npz", "retinamnist.npz", "ham10000-28.npz", "mnist.npz", "olivetti-faces.npz")
 
 REPRODUCTIONS = {
     entry.name: entry
@@ -25,7 +24,6 @@ REPRODUCTIONS = {
             minutes=3,
             reduced="800 steps of 1,024 shadows for 10^6 of 32; 1,000 heads; letters of another alphabet behind a "
             "smaller network than the paper's",
-            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "maciazek-figure-4-four",
@@ -34,8 +32,6 @@ REPRODUCTIONS = {
             f"{_HOME}.maciazek_private:figure_4_four",
             minutes=3,
             reduced="as with one picture",
-            seeds=1,
-            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "maciazek-figure-4-cifar",
@@ -44,8 +40,6 @@ REPRODUCTIONS = {
             f"{_HOME}.maciazek_private:figure_4_cifar",
             minutes=2,
             reduced="800 steps of 1,024 shadows for 10^6 of 32; MobileNetV2 for EfficientNet-B0",
-            seeds=1,
-            data=("cifar10.npz", "cifar10-features.npz"),
         ),
         Reproduction(
             "maciazek-figure-4-cifar-four",
@@ -54,8 +48,6 @@ REPRODUCTIONS = {
             f"{_HOME}.maciazek_private:figure_4_cifar_four",
             minutes=3,
             reduced="as with one picture",
-            seeds=1,
-            data=("cifar10.npz", "cifar10-features.npz"),
         ),
         Reproduction(
             "maciazek-defences",
@@ -64,7 +56,6 @@ REPRODUCTIONS = {
             f"{_HOME}.maciazek_private:defences",
             minutes=4,
             reduced="as Figure 4",
-            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "balle-figure-5",
@@ -131,7 +122,6 @@ REPRODUCTIONS = {
             BALLE_2022.at("§II-C"),
             f"{_HOME}.balle_attributes:attributes",
             minutes=1,
-            data=(),
         ),
         Reproduction(
             "balle-cifar",
@@ -141,7 +131,6 @@ REPRODUCTIONS = {
             minutes=3,
             reduced="1,000 known records, 30 steps, and layers that are ours; at most 20,000 shadows",
             seeds=3,
-            data=("cifar10.npz",),
         ),
         Reproduction(
             "balle-cifar-prior",
@@ -151,7 +140,6 @@ REPRODUCTIONS = {
             minutes=3,
             reduced="as balle-cifar; 8,000 shadows",
             seeds=3,
-            data=("cifar10.npz", "cifar100-features.npz"),
         ),
         Reproduction(
             "balle-cifar-private",
@@ -160,7 +148,6 @@ REPRODUCTIONS = {
             f"{_HOME}.balle_cifar:private",
             minutes=2,
             reduced="100 known records; 5,000 shadows; otherwise as balle-cifar",
-            data=("cifar10.npz",),
         ),
         Reproduction(
             "maciazek-table-1",
@@ -171,7 +158,6 @@ REPRODUCTIONS = {
             reduced="1,000 steps of 1,024 shadows for 10^6 of 32; the backbone learned Cyrillic letters for EMNIST's "
             "and has six convolutions with batch normalisation for the paper's VGG",
             seeds=2,
-            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "maciazek-table-1-four",
@@ -180,7 +166,6 @@ REPRODUCTIONS = {
             f"{_HOME}.maciazek_tables:table_1_four",
             minutes=4,
             reduced="5,000 steps of 1,024 shadows for 10^6 of 32; backbone as with one picture",
-            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "maciazek-cifar",
@@ -190,7 +175,6 @@ REPRODUCTIONS = {
             minutes=1,
             reduced="3,000 steps of 1,024 shadows for 10^6 of 32; MobileNetV2 on ImageNet for an EfficientNet-B0 "
             "that learned CIFAR-100 too; no perceptual loss",
-            data=("cifar10.npz", "cifar10-features.npz"),
         ),
         Reproduction(
             "maciazek-cifar-four",
@@ -199,7 +183,6 @@ REPRODUCTIONS = {
             f"{_HOME}.maciazek_tables:cifar_four",
             minutes=1,
             reduced="as with one picture",
-            data=("cifar10.npz", "cifar10-features.npz"),
         ),
         Reproduction(
             "maciazek-faces",
@@ -208,7 +191,6 @@ REPRODUCTIONS = {
             f"{_HOME}.maciazek_faces:faces",
             minutes=1,
             reduced="40 people for CelebA's; 8,000 shadows",
-            data=("olivetti-faces.npz",),
         ),
         Reproduction(
             "maciazek-one-face",
@@ -217,7 +199,6 @@ REPRODUCTIONS = {
             f"{_HOME}.maciazek_faces:one_face",
             minutes=1,
             reduced="UTKFace for CelebA; 100,000 shadows for 2.56 million; no perceptual loss",
-            data=("utkface-64.npz",),
         ),
         Reproduction(
             "maciazek-four-faces",
@@ -226,7 +207,6 @@ REPRODUCTIONS = {
             f"{_HOME}.maciazek_faces:four_faces",
             minutes=1,
             reduced="158 people for CelebA's 10,177; 40,000 shadows for 2.56 million; no perceptual loss",
-            data=("lfw-64.npz",),
         ),
         Reproduction(
             "maciazek-tests",
@@ -235,7 +215,6 @@ REPRODUCTIONS = {
             f"{_HOME}.maciazek_tests:statistics",
             minutes=2,
             reduced="500 steps of 1,024 shadows; backbone as in Table 1",
-            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "maciazek-factors",
@@ -244,7 +223,6 @@ REPRODUCTIONS = {
             f"{_HOME}.maciazek_factors:adversary",
             minutes=3,
             reduced="500 steps of 1,024 shadows for 10^6 of 32; backbone as in Table 1",
-            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "maciazek-factors-training",
@@ -254,7 +232,6 @@ REPRODUCTIONS = {
             minutes=3,
             reduced="500 steps of 1,024 shadows for 10^6 of 32, and at most 200,000 shadows where heads train "
             "slowly; backbone as in Table 1",
-            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "maciazek-factors-cifar",
@@ -263,8 +240,6 @@ REPRODUCTIONS = {
             f"{_HOME}.maciazek_factors:cifar",
             minutes=3,
             reduced="500 steps of 1,024 shadows for 10^6 of 32; MobileNetV2 for EfficientNet-B0",
-            seeds=1,
-            data=("cifar10.npz", "cifar10-features.npz", "cifar100-features.npz"),
         ),
         Reproduction(
             "hayes-shortlist-of-ten",
@@ -300,7 +275,6 @@ REPRODUCTIONS = {
             minutes=3,
             reduced="MobileNetV2 for WRN-28-10; 4,000 trials for 10,000",
             seeds=3,
-            data=("cifar10-features.npz",),
         ),
         Reproduction(
             "hayes-figure-3",
@@ -387,8 +361,6 @@ REPRODUCTIONS = {
             f"{_HOME}.hayes_optimisation:in_colour",
             minutes=2,
             reduced="a perceptron on pixels for the last layer of a WRN-28-10; 200 targets for 1,000",
-            seeds=1,
-            data=("cifar10.npz",),
         ),
         Reproduction(
             "hayes-figure-13",
@@ -414,7 +386,6 @@ REPRODUCTIONS = {
             PAN_2022.at("Table 1"),
             f"{_HOME}.pan_attacks:table_1",
             minutes=0,
-            data=(),
         ),
         Reproduction(
             "pan-table-2",
@@ -423,7 +394,6 @@ REPRODUCTIONS = {
             f"{_HOME}.pan_attacks:table_2",
             minutes=2,
             reduced="MNIST for OrganMNIST and Olivetti faces for FaceScrub; batches made insecure in another way",
-            data=_PAN,
         ),
         Reproduction(
             "pan-table-2-convolutional",
@@ -433,7 +403,6 @@ REPRODUCTIONS = {
             minutes=2,
             reduced="3 batches for 10; Inverting 1,200 steps for 4,800; CIFAR-10 enlarged for ImageNet, ISIC and "
             "FaceScrub, smoother and so easier; VGG-13's dense layers 1,024 wide for 4,096",
-            data=_PAN,
         ),
         Reproduction(
             "pan-figure-5",
@@ -441,7 +410,6 @@ REPRODUCTIONS = {
             PAN_2022.at("Figure 5"),
             f"{_HOME}.pan_exclusivity:figure_5",
             minutes=1,
-            data=_PAN,
         ),
         Reproduction(
             "pan-figure-6",
@@ -449,7 +417,6 @@ REPRODUCTIONS = {
             PAN_2022.at("Figure 6"),
             f"{_HOME}.pan_attacks:figure_6",
             minutes=1,
-            data=_PAN,
         ),
         Reproduction(
             "pan-figure-7",
@@ -458,7 +425,6 @@ REPRODUCTIONS = {
             f"{_HOME}.pan_attacks:figure_7",
             minutes=1,
             reduced="Inverting 2,400 steps for 4,800 and at three batch sizes",
-            data=_PAN,
         ),
         Reproduction(
             "pan-figure-9",
@@ -467,7 +433,6 @@ REPRODUCTIONS = {
             f"{_HOME}.pan_exclusivity:figure_9",
             minutes=4,
             reduced="40 batches for 100; 2,400 steps for 4,800",
-            data=_PAN,
         ),
         Reproduction(
             "pan-figure-10",
@@ -475,7 +440,6 @@ REPRODUCTIONS = {
             PAN_2022.at("Figure 10"),
             f"{_HOME}.pan_exclusivity:figure_10",
             minutes=1,
-            data=_PAN,
         ),
         Reproduction(
             "pan-figure-11",
@@ -484,7 +448,6 @@ REPRODUCTIONS = {
             f"{_HOME}.pan_attacks:figure_11",
             minutes=1,
             reduced="20 batches for 100; groups are made in another way",
-            data=_PAN,
         ),
         Reproduction(
             "pan-figure-c3",
@@ -492,7 +455,6 @@ REPRODUCTIONS = {
             PAN_2022.at("Figure C.3"),
             f"{_HOME}.pan_exclusivity:figure_c3",
             minutes=1,
-            data=_PAN,
         ),
     )
 }

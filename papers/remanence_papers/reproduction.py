@@ -29,7 +29,6 @@ class Reproduction:
     minutes: float  # at the small scale on one core, about
     reduced: str = ""  # what is smaller than in the paper at the paper's scale
     seeds: int = 1  # at the paper's scale, where a number is compared with the paper's
-    data: tuple[str, ...] = ("mnist.npz",)  # files that the paper's scale reads
 
 
 @dataclass(frozen=True)

@@ -81,13 +81,12 @@ def _smaller(picture: np.ndarray) -> list[list[float]]:
 def load(path: Path) -> dict[str, Any]:
     """Read a stored reproduction back, to draw what another machine computed."""
     try:
-        document = parse_json(read_bytes(path), _SCHEMA)
+        document = plainly(parse_json(read_bytes(path), {"type": "object", "required": ["name", "panels"]}))
     except UnusableFileError as error:
         raise _unreadable(path, str(error)) from None
     if path.stem != document["name"]:
         raise _unreadable(path, "it lacks the name of its file")
-    document = plainly(document)
-    try:  # rows and panels may hold anything: what can be shown once can be shown
+    try:  # a document may hold anything: one that can be shown once can be stored
         markdown(document, picture=None)
         terminal(document)
         if document["panels"] and can_draw():
@@ -95,47 +94,6 @@ def load(path: Path) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001
         raise _unreadable(path, f"it cannot be drawn ({type(error).__name__})") from None
     return document
-
-
-_TABLE = {"type": "array", "items": {"type": "object"}}
-_SCHEMA = {
-    "type": "object",
-    "required": [
-        "name",
-        "title",
-        "reference",
-        "dataset",
-        "scale",
-        "seed",
-        "rows",
-        "panels",
-        "notes",
-        "environment",
-    ],
-    "properties": {
-        "name": {"type": "string", "pattern": "^[a-z0-9-]+$"},
-        "title": {"type": "string"},
-        "reference": {"type": "string"},
-        "dataset": {"type": "string"},
-        "scale": {"enum": ["small", "paper"]},
-        "seed": {"type": "integer"},
-        "rows": {**_TABLE, "maxItems": 10_000},
-        "panels": {**_TABLE, "maxItems": 30},
-        "environment": {"type": "object"},
-        "signature": {
-            "type": "object",
-            "required": ["code", "data"],
-            "properties": {
-                "code": {"type": "string"},
-                "data": {"type": "object", "additionalProperties": {"type": "string"}},
-            },
-        },
-        "settings": {"type": "object"},
-        "reduced": {"type": "string"},
-        "seeds": {"type": "array", "items": {"type": "integer"}},
-        "notes": {"type": "array", "items": {"type": "string"}},
-    },
-}
 
 
 def _unreadable(path: Path, reason: str) -> InputError:

@@ -138,9 +138,11 @@ def test_all_seeds_are_one_page_and_a_run_goes_on_where_it_was_cut_off(several_e
 
 
 def test_a_page_whose_data_are_not_there_is_named_and_leaves_the_others(several_entry, tmp_path):
-    absent = replace(several_entry, data=("nowhere.npz",))
-    failed = print_pages([absent], Settings("paper", tmp_path), tmp_path / "out", jobs=1, say=lambda _: None)
-    assert "nowhere.npz" in failed["several"]
+    (tmp_path / "mnist.npz").unlink()
+    chosen = [registry.find("hayes-figure-3"), several_entry]
+    failed = print_pages(chosen, Settings("paper", tmp_path), tmp_path / "out", jobs=1, say=lambda _: None)
+    assert list(failed) == ["hayes-figure-3"]
+    assert "mnist.npz" in failed["hayes-figure-3"]
 
 
 def test_all_prints_those_that_are_named(tiny_entry, tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""Other batches with the same gradient: when they exist, how different they can be, and the defence built on them.
+"""Other batches with the same gradient: when they exist, and how different they can be.
 
 A change Δ of the inputs leaves the gradient as it is if every hidden value stays (W₀ Δ_m = 0 for each sample m) and
 the first layer's gradient does too (Σ_m α_m Δ_mᵀ = 0, with α_m = dL/d(W₀ x_m)). These are linear conditions:
@@ -10,8 +10,6 @@ cannot change, which is why it can be read off.
 
 from __future__ import annotations
 
-import copy
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.core.exceptions import InputError
-from remanence.updates.dense.layers import dense_head
 
 
 @dataclass(frozen=True)
@@ -92,27 +89,6 @@ def printed_bound(alphas: Tensor, weight: Tensor, x: Tensor) -> float:
     return float(eta.square().sum() - torch.trace(onto_rows @ eta @ eta.mT))
 
 
-def exclusivity_reduced(model: nn.Module, *, batch_size: int, example: Tensor | None = None) -> nn.Module:
-    """A copy without the ReLU behind the first dense layer (Pan et al. 2022, Corollary 1).
-
-    Warns unless the batch is larger than that layer is wide: with fewer samples the gradient still
-    determines the batch.
-    """
-    head = dense_head(model, example)
-    width = head.widths[0]
-    reduced = copy.deepcopy(model)
-    name = _relu_after(model, head.names[0], example)
-    parent = reduced.get_submodule(name.rpartition(".")[0]) if "." in name else reduced
-    setattr(parent, name.rpartition(".")[2], nn.Identity())
-    if batch_size <= width:
-        warnings.warn(
-            f"A batch of {batch_size} is not larger than the {width} neurons of {head.names[0]!r}: its gradient "
-            "has no other batch. Make the layer narrower or the batch larger.",
-            stacklevel=2,
-        )
-    return reduced
-
-
 def _first_layer(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[nn.Linear, Tensor]:
     """The dense layer that reads the inputs, and the loss's derivative in what it puts out, `(samples, neurons)`."""
     seen: list[tuple[nn.Module, Tensor, Tensor]] = []
@@ -141,30 +117,6 @@ def _first_layer(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[nn.L
     layer, _, output = seen[0]
     assert isinstance(layer, nn.Linear)
     return layer, torch.autograd.grad(loss, output)[0].double()
-
-
-def _relu_after(model: nn.Module, layer: str, example: Tensor | None) -> str:
-    """The name of the first ReLU module that runs after a layer."""
-    order: list[str] = []
-    watched = {name: m for name, m in model.named_modules() if isinstance(m, nn.ReLU) or name == layer}
-    handles = [
-        module.register_forward_hook(lambda *_, name=name: order.append(name))
-        for name, module in watched.items()
-    ]
-    try:
-        dense_head(model, example)
-    finally:
-        for handle in handles:
-            handle.remove()
-    after = order[order.index(layer) + 1 :]
-    if not after or order.count(after[0]) > 1:
-        raise InputError(
-            f"The ReLU behind {layer!r} cannot be taken out.",
-            needs="an nn.ReLU module of its own behind that layer",
-            got="a function, or one module used twice" if after else "no nn.ReLU module",
-            hint="write the network with nn.ReLU() as a layer",
-        )
-    return after[0]
 
 
 def _null_space(matrix: Tensor) -> Tensor:

@@ -1,9 +1,8 @@
 """The attack as Pan et al. 2022 print it, to compare with: ratios, the 2/3 rule, binary patterns, LSMR.
 
-For three-layer networks (one ReLU layer), which is what the paper evaluates. Where it falls short: the fixed
-tolerance on ratios splits samples in float32, and |g_y| = 2/3 stands in for 1 − p_y, about 0.9 in an untrained
-network with ten classes, so that every input comes out 1.35 times too large.
-`remanence.updates.dense.peeling` needs neither.
+For one ReLU layer, as in the paper's Table 2; its Figure 7 goes deeper. Where it falls short: the fixed tolerance on
+ratios splits samples in float32, and |g_y| = 2/3 stands in for 1 − p_y, about 0.9 in an untrained network with ten
+classes, so that every input comes out 1.35 times too large. `remanence.updates.dense.peeling` needs neither.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from torch import Tensor
 
 from remanence.core.exceptions import InputError
 from remanence.updates.dense.layers import DenseHead, Layers
-from remanence_papers.gradients.patterns import solve_patterns
+
+_MOST_SAMPLES = 16  # of which all subsets are compared
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,29 @@ def paper_attack(
         nothing = torch.zeros(0, dtype=torch.int64)
         return PaperResult(rows.new_zeros(0, rows.shape[1]), nothing, density, 1.0)
     samples = len(groups)
-    if bias is not None and samples <= 16:
-        active = solve_patterns(loss_vectors, head.weights[1], bias).active
+    if bias is not None and samples <= _MOST_SAMPLES:
+        active = solve_patterns(loss_vectors, head.weights[1], bias)
     else:  # without a bias gradient the paper leaves the pattern open: take what the group is active on
         active = torch.ones(samples, rows.shape[0], dtype=torch.bool)
     deltas = (loss_vectors @ head.weights[1]) * active  # (samples, neurons)
     inputs, residual = _solve(deltas, samples * rows)
     return PaperResult(inputs, loss_vectors.argmin(1), density, residual)
+
+
+def solve_patterns(loss_vectors: Tensor, weight: Tensor, bias_gradient: Tensor) -> Tensor:
+    """Which samples activate each neuron, `(samples, neurons)`: Σ_m (W ᵀg_m)_j D_mj = M · gradient_j, D_mj in {0, 1}.
+
+    (Pan et al. 2022, Algorithm B.3, last line.) All 2^M subsets are compared. It fails where loss vectors are only
+    known up to a scale (then no subset fits), where two subsets have equal sums, and where rounding covers the
+    difference.
+    """
+    samples = len(loss_vectors)
+    parts = loss_vectors.double() @ weight.double()  # (samples, neurons)
+    subsets = torch.arange(2**samples, device=parts.device)
+    choices = ((subsets[:, None] >> torch.arange(samples, device=parts.device)) & 1).to(parts)
+    wanted = samples * bias_gradient.double()
+    best = [(choices @ parts[:, j] - wanted[j]).abs().argmin() for j in range(parts.shape[1])]
+    return choices[torch.stack(best)].mT > 0
 
 
 def _constant(values: Tensor, tolerance: float) -> list[list[int]]:
