@@ -107,18 +107,17 @@ class Game(AnyGame[MechanismT], Generic[MechanismT, PriorT]):
 
     def trials(self, prepared: Prepared, draws: Draws, unit: Unit) -> Outcome:
         """Algorithm 1, for many trials at once."""
-        reconstruct = prepared.for_unit(draws, unit)
+        reconstruct, train = prepared.for_unit(draws, unit), self.knowledge.release
         drawn, trained, controls, coins = draws.streams("targets training control coins", unit.number)
         if self.strangers is None:
             targets, strangers = self.source.sample_pair(unit.size, drawn, controls)
-            release = self.mechanism.release(self.known_data, targets, trained)
+            release = train(targets, trained)
             guess = reconstruct(release)
             numbers, control = guess.numbers(), self.criterion.compare(strangers, guess.records)
         else:  # few targets may be easy to guess: the control is about the same ones
             targets = self.source.sample(unit.size, drawn)
             strangers = self.strangers.sample(unit.size, controls)
-            release = self.mechanism.release(self.known_data, targets, trained)
-            decoys = self.mechanism.release(self.known_data, strangers, controls)
+            release, decoys = train(targets, trained), train(strangers, controls)
             guess, without = blindly(reconstruct, release, decoys, coins)
             numbers, control = guess.numbers(), self.criterion.compare(targets, without.records)
             numbers |= {f"control_{n}": v for n, v in without.diagnostics.items() if n == "public_error"}

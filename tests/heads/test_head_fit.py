@@ -100,6 +100,17 @@ def test_heads_that_were_made_otherwise_are_rejected(wrong, start, digits):
     assert max(found) <= LEVEL, found
 
 
+@pytest.mark.parametrize(("declared", "made"), [("pytorch", 0.002), (0.02, 0.05)])
+def test_long_training_does_not_hide_where_it_started(declared, made, digits):
+    """Trained weights outgrow initial ones, except in directions that no training picture has."""
+    own, public, _, _ = digits
+    own, public = (each[each.labels < 3] for each in (own, public))
+    recipe = TransferHead(3, 2000, 0.5, momentum=0.9, initialisation=declared)
+    otherwise = heads(replace(recipe, initialisation=made), own, 5, seed=2)
+    found = [p_value(otherwise.take(slice(k, k + 1)), recipe, own, public, k) for k in range(5)]
+    assert max(found) <= LEVEL, found
+
+
 @pytest.mark.parametrize("start", RECIPES)
 def test_heads_on_pictures_that_were_augmented_are_rejected(start, digits):
     own, public, _, backbone = digits

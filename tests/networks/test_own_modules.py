@@ -5,7 +5,23 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from remanence import DPSGD, SGD, AnyModule, InputError, Records, looped
+from remanence import (
+    DPSGD,
+    SGD,
+    AnyModule,
+    Criterion,
+    EmpiricalPrior,
+    Game,
+    InputError,
+    Membership,
+    Reconstructor,
+    Records,
+    Weights,
+    looped,
+    mean_squared_error,
+    play,
+)
+from remanence.core.mechanism import Mechanism
 from remanence.networks import modules
 
 
@@ -51,12 +67,13 @@ def normalised_in_evaluation():
 
 
 class OverTheBatch(nn.Module):
-    def __init__(self, mix):
+    def __init__(self, mix=lambda values: values, before=lambda values: values):
         super().__init__()
         self.first, self.last, self.mix = nn.Linear(6, 5), nn.Linear(5, 3), mix
+        self.before = before
 
     def forward(self, values):
-        return self.last(self.mix(self.first(values)).tanh())
+        return self.last(self.mix(self.first(self.before(values))).tanh())
 
 
 def centred():
@@ -75,26 +92,54 @@ def neighbours():
     return OverTheBatch(lambda values: values - values.roll(1, 0))
 
 
+def within_a_group():
+    """Attention among records of the same sign only: the first record may be alone in its group."""
+
+    def mix(values):
+        group = (values[:, :1] > 0).to(values)
+        alike = (group == group.T).to(values)
+        return alike @ values / alike.sum(1, keepdim=True)
+
+    return OverTheBatch(mix)
+
+
+def in_large_batches():
+    return OverTheBatch(lambda values: values - values.mean(0) if len(values) > 20 else values)
+
+
+def by_the_sign_of_the_mean():
+    """Two networks, between which the batch decides: not for `vmap`, but for a plain loop."""
+    return OverTheBatch(before=lambda values: values if values.mean() > 0 else -values)
+
+
 def writes_over_its_input():
     return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3))
 
 
-MIXING = [centred, whitened, attending, neighbours]
+MIXING = [
+    centred,
+    whitened,
+    attending,
+    neighbours,
+    within_a_group,
+    in_large_batches,
+    by_the_sign_of_the_mean,
+]
 ALONE = [InADict, frozen_first, normalised_in_evaluation, writes_over_its_input]
 
 
 @pytest.mark.parametrize("make", [*ALONE, *MIXING], ids=lambda make: make.__name__)
 def test_a_module_is_trained_as_a_plain_loop_trains_it(make):
     torch.manual_seed(0)
-    module, data = make(), records()
+    module, data = make(), records(30)
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    known, target = data[:7], data[None, 7:]
-    assert AnyModule(module).mixes(known, target) == (make in MIXING)
+    known, target = data[:29], data[None, 29:]
+    assert AnyModule(module).mixes(known, target, len(known) + 1) == (make in MIXING)
     release = SGD(AnyModule(module), 5, 0.3, 0.9).release(known, target, torch.Generator())
     for name, tensor in module.state_dict().items():  # shadows never touch what was handed in
         assert torch.equal(tensor, before[name])
-    assert torch.equal(data.features, records().features), "the data were written over"
-    by_hand = plain_loop(module, records(), 5, 0.3)
+    assert torch.equal(data.features, records(30).features), "the data were written over"
+    by_hand = plain_loop(module, records(30), 5, 0.3)
     torch.testing.assert_close(release["parameters"][0], by_hand, rtol=1e-4, atol=1e-5)
     for name, tensor in module.state_dict().items():
         frozen = dict(module.named_parameters()).get(name)
@@ -117,10 +162,35 @@ def test_whole_batches_one_model_after_the_other_give_what_their_records_give(ba
 
 @pytest.mark.parametrize("make", MIXING, ids=lambda make: make.__name__)
 def test_dp_sgd_refuses_what_mixes_the_records_of_a_batch(make):
-    data = records()
+    data = records(30)
     mechanism = DPSGD(AnyModule(make()), steps=2, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1)
     with pytest.raises(InputError, match="mixes the records of a batch"):
-        mechanism.release(data[:7], data[None, 7:], torch.Generator())
+        mechanism.release(data[:29], data[None, 29:], torch.Generator())
+
+
+class WritesOver(Mechanism):
+    """Centres its records in place, and releases what says nothing."""
+
+    name = "a mechanism of a user's own"
+    releases = Weights
+
+    def settings(self):
+        return {}
+
+    def release(self, known_data, targets, generator):
+        for part in (known_data, targets):
+            part.features.sub_(part.features.mean(0)).mul_(1e-3)
+        return Weights({"nothing": torch.zeros(len(targets), 1)})
+
+
+@pytest.mark.parametrize("game", [lambda game: game, Membership])
+def test_a_mechanism_that_changes_its_records_is_not_credited_with_them(game):
+    data = records(60)
+    known, public, own = data[:10].features.clone(), EmpiricalPrior(data[10:40]), EmpiricalPrior(data[40:])
+    played = Game(WritesOver(), public, data[:10], Criterion(mean_squared_error, 0.1), targets=own)
+    evidence = play(game(played), Reconstructor(steps=2, shadows=20), trials=30)
+    assert evidence.main.lower <= evidence.baseline.value
+    assert torch.equal(data[:10].features, known)
 
 
 def test_a_function_that_changes_its_records_in_place_changes_a_copy():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass, replace
 
+import torch
+
 from remanence.core.errors import Error
 from remanence.core.mechanism import Mechanism
 from remanence.core.priors import Prior
@@ -41,6 +43,11 @@ class Knowledge:
     def adversary(self) -> str:
         """The adversary's name in the literature."""
         return "weak" if self.known_data is None else "informed"
+
+    def release(self, targets: Records, generator: torch.Generator) -> Release:
+        """What training on these targets releases, from copies: users' own mechanisms may change their records."""
+        known = None if self.known_data is None else self.known_data.copied()
+        return self.mechanism.release(known, targets.copied(), generator)
 
     def holds_some_of(self, targets: Prior) -> bool:
         """Whether the adversary has records that are to be found."""

@@ -90,6 +90,13 @@ class Records:
         weights, embedding = (None if t is None else t.to(device) for t in (self.weights, self.embedding))
         return Records(self.features.to(device), self.labels.to(device), weights, embedding)
 
+    def copied(self) -> Records:
+        """The same records in new tensors."""
+        parts = self.weights, self.embedding
+        return Records(
+            self.features.clone(), self.labels.clone(), *(None if t is None else t.clone() for t in parts)
+        )
+
     def apart(self) -> Records:
         """The same records in memory of their own: behind a slice of a tensor lies all of it."""
 

@@ -1,10 +1,10 @@
 """Does a head belong: was it made by this recipe from these pictures?
 
 The owner holds both, so it can be tested. Heads are made anew by the recipe, and what training determines is compared:
-how a head answers on the training pictures, its losses and margins, the sizes of its layers, what it says in directions
-that public pictures have and the training pictures lack, and what it has of these pictures rather than of others of the
-same classes. All heads, the one in question included, are measured by the same symmetric rule. So a head that belongs
-is as likely to be the furthest off as any of the others, whatever the recipe, and the p-value is exact.
+how a head answers on the training pictures, its losses and margins, the sizes of its layers, what its initial weights
+left in it, its response to features that only public pictures have, and what it has of these pictures rather than of
+others of the same classes. All heads, the one in question included, are measured by the same symmetric rule. So a head
+that belongs is as likely to be the furthest off as any of the others, whatever the recipe, and the p-value is exact.
 
 Whether the test can tell these pictures from similar ones is measured too: heads of the recipe on public pictures of
 the same classes are put to it.
@@ -108,6 +108,7 @@ class Measure:
         inside = (rows @ self.span.mT).flatten(1)
         shared, length = inside @ self.shared, inside.norm(dim=1).clamp(min=1e-30)
         elsewhere = rows.flatten(1) @ self.towards
+        outside = (rows - (rows @ self.span.mT) @ self.span).flatten(1).norm(dim=1, keepdim=True)
         return {
             "its answers on the training pictures": moved.flatten(1),
             "its margins on the training pictures": margins,
@@ -115,6 +116,7 @@ class Measure:
             "its loss on the training pictures": torch.stack(sums, 1),
             "the size of its weights": torch.stack(norms, 1).clamp(min=1e-30).log(),
             "what it shares with heads made anew": torch.stack([shared, shared / length], 1),
+            "what its initial weights left in it": outside.clamp(min=1e-30).log(),
             "what it says beyond the training pictures": _seen(heads, self.beyond).flatten(1),
             _ELSEWHERE: elsewhere[:, None],
             _ELSEWHERE_SHARE: (elsewhere / length)[:, None],

@@ -63,7 +63,7 @@ def augment(
     """This many copies of the records, embedded: the first unchanged, the others changed. It stretches a small pool."""
     views = [embed(records, backbone)]
     for _ in range(copies - 1):
-        changed = torch.cat([change(part, generator) for part in records.features.split(4096)])
+        changed = torch.cat([change(part.clone(), generator) for part in records.features.split(4096)])
         views.append(embed(Records(changed, records.labels, records.weights), backbone))
     return concatenate(views)
 

@@ -56,12 +56,12 @@ class RetrainAndCompare(Attack[Release]):
     ) -> Callable[[Release], Reconstruction]:
         """Train on each candidate."""
         prior = self.check(knowledge)
-        known, candidates = knowledge.known_data, prior.candidates[:, None]
+        candidates = prior.candidates[:, None]
         chunk = knowledge.mechanism.trials_at_once(candidates)
 
         def train(some: Records) -> Tensor:
             parts = [some[start : start + chunk] for start in range(0, len(some), chunk)]
-            return torch.cat([knowledge.mechanism.release(known, part, generator).flat() for part in parts])
+            return torch.cat([knowledge.release(part, generator).flat() for part in parts])
 
         first = train(candidates)  # (candidates, numbers)
         if torch.equal(train(candidates[:1]).nan_to_num(), train(candidates[:1]).nan_to_num()):

@@ -79,7 +79,7 @@ class Membership(AnyGame):
         )
         first, second = self._pairs(unit.size, targets)
         bit = _toss(unit.size, coins, first)
-        release = self.game.mechanism.release(self.game.known_data, _either(bit, first, second), trainings)
+        release = self.game.knowledge.release(_either(bit, first, second), trainings)
         reconstruction = prepared.for_unit(draws, unit)(release)
         guess = reconstruction.records
         main = self._guess(first, second, guess, coins) == bit

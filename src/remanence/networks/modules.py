@@ -20,7 +20,7 @@ from remanence.training.perceptron import Network
 
 _AT_ONCE = 64  # models that are asked together
 _CPU_NUMBERS, _GPU_NUMBERS = 2**25, 2**29  # of gradients that are written down at once
-_COMPARED = 16  # records of a batch that show whether a module mixes them
+_COMPARED = 16  # records of a batch, at least, that show whether a module mixes them
 _LOOPED = "looped(train), which trains one model after the other"
 _INSTEAD = f"GroupNorm or LayerNorm; module.eval() for layers that you train in that mode; or {_LOOPED}"
 
@@ -147,13 +147,15 @@ class AnyModule(Network):
                 )
         super().check(records)
 
-    def mixes(self, known_data: Records | None, targets: Records) -> bool:
-        """Whether a step that is computed record by record is not the step of a plain PyTorch loop.
+    def mixes(self, known_data: Records | None, targets: Records, size: int) -> bool:
+        """Whether a step that is computed record by record differs from the step of a plain PyTorch loop.
 
-        So it is where a module centres the records of a batch, or attends from one to the other.
+        That is so where a module centres the records of a batch, or attends from one to another. A module may do it in
+        large batches only, so a step of this `size` is compared, as far as memory allows.
         """
-        parts = [targets[0]] if known_data is None else [targets[0], known_data[:_COMPARED]]
-        batch = concatenate([Records(part.features, part.labels) for part in parts])[:_COMPARED]
+        room = max(_COMPARED, _CPU_NUMBERS // max(1, self.numbers_per_record(targets)))
+        parts = [targets[0]] if known_data is None else [targets[0], known_data[:size]]
+        batch = concatenate([Records(part.features, part.labels) for part in parts])[: min(size, room)]
         if len(batch) < 2:
             return False
         module = copy.deepcopy(self.module).to(batch.features.device)
@@ -166,7 +168,7 @@ class AnyModule(Network):
         return not bool((plain - summed).norm() <= allowed * plain.norm())
 
     def _both_ways(self, batch: Records) -> tuple[Tensor, Tensor]:
-        """The gradient of a batch by autograd, and as the sum of its first record's and the others'."""
+        """The gradient of a batch by autograd, and as the sum of the gradients that its records have alone."""
         parameters = list(self.trained.values())
         flat = parameters_to_vector(parameters).detach()[None]
         batch = Records(batch.features.to(flat.dtype), batch.labels)
@@ -174,12 +176,9 @@ class AnyModule(Network):
         found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         plain = torch.cat([each.flatten() for each in found])
         try:
-            first, others = (
-                self.clipped_sum(flat, part[None], max_norm=None) for part in (batch[:1], batch[1:])
-            )
+            return plain, self._sum_of_clipped(flat, batch[None], None, None)[0]
         except (RuntimeError, ValueError, IndexError):  # it cannot do without the rest of the batch
             return plain, torch.full_like(plain, torch.inf)
-        return plain, (first + others)[0]
 
     def unreadable(self, records: Records, error: Exception) -> InputError:
         """It answers alone, so that it is the many at once that PyTorch cannot do."""
@@ -274,7 +273,7 @@ class AnyModule(Network):
         return {name: value.to(device) for name, value in every if name not in self.trained}
 
     def _sum_of_clipped(
-        self, parameters: Tensor, records: Records, max_norm: float, mask: Tensor | None
+        self, parameters: Tensor, records: Records, max_norm: float | None, mask: Tensor | None
     ) -> Tensor:
         """As many gradients at a time as there is room for."""
         trials, count = len(parameters), records.batch_shape[1]

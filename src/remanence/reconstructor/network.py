@@ -104,7 +104,7 @@ class HeldOut:
         targets, strangers = knowledge.prior.sample_pair(count, generator, generator)
         chunk = knowledge.mechanism.trials_at_once(targets)
         parts = [
-            knowledge.mechanism.release(knowledge.known_data, targets[start : start + chunk], generator)
+            knowledge.release(targets[start : start + chunk], generator)
             for start in range(0, len(targets), chunk)
         ]
         release = type(parts[0]).concatenate(parts)

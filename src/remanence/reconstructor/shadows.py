@@ -72,11 +72,10 @@ class ShadowFarm:
     def announce(self, count: int) -> None:
         """Announce how long this many will take to train, if that is long: timed on a few that are discarded."""
         probe = torch.Generator(self.generator.device).manual_seed(0)
-        mechanism, known = self.knowledge.mechanism, self.knowledge.known_data
         few = self.knowledge.prior.sample(min(_PROBED, self.at_once), probe)
-        mechanism.release(known, few[:1], probe)  # what the first of its kind takes longer
+        self.knowledge.release(few[:1], probe)  # what the first of its kind takes longer
         started = perf_counter()
-        mechanism.release(known, few, probe)
+        self.knowledge.release(few, probe)
         seconds = (perf_counter() - started) * count / len(few)
         if seconds > _LONG:
             note(f"{count:,} shadow models take about {seconds / 60:.0f} minutes to train here.")
@@ -126,7 +125,7 @@ def _train_block(
 ) -> dict[str, Tensor]:
     generator = torch.Generator(device).manual_seed(unit_seed([seed], block))
     chosen = targets[block * most : (block + 1) * most]
-    return dict(knowledge.mechanism.release(knowledge.known_data, chosen, generator).tensors)
+    return dict(knowledge.release(chosen, generator).tensors)
 
 
 def batches(

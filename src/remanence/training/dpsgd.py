@@ -88,16 +88,16 @@ class DPSGD(Mechanism[Release]):
         self.network.check(targets)
         if known_data is not None:
             self.network.check(known_data[None])
-        if self.network.mixes(known_data, targets):
+        trials, set_size = targets.batch_shape
+        known_count = 0 if known_data is None else len(known_data)
+        if self.network.mixes(known_data, targets, known_count + set_size):
             raise InputError(
                 "The network mixes the records of a batch.",
                 needs="a gradient of its own for every record, which DP-SGD clips",
                 got="one step on a batch that is not the sum of its records' steps",
                 hint="a network without statistics of, or attention over, the batch",
             )
-        trials, set_size = targets.batch_shape
         device = targets.features.device
-        known_count = 0 if known_data is None else len(known_data)
         expected = self.sample_rate * (known_count + set_size)
         if self.initial_seed is None:
             parameters = self.network.initial(trials, generator).to(device)

@@ -84,8 +84,7 @@ def _copied(given: object) -> object:
     if isinstance(given, Tensor):
         return given.detach().clone()
     if isinstance(given, Records):
-        parts = given.features, given.labels, given.weights, given.embedding
-        return Records(*(None if part is None else part.clone() for part in parts))  # pyright: ignore[reportArgumentType]
+        return given.copied()
     if isinstance(given, Mapping):
         return {name: _copied(value) for name, value in given.items()}
     return given

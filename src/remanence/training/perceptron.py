@@ -59,8 +59,8 @@ class Network(ABC):
     def classify(self, parameters: Tensor, records: Records) -> Tensor:
         """The logits of records that all trials share, `(trials, records, classes)`."""
 
-    def mixes(self, known_data: Records | None, targets: Records) -> bool:
-        """Whether the gradient of a batch is more than the sum of what its records give alone."""
+    def mixes(self, known_data: Records | None, targets: Records, size: int) -> bool:
+        """Whether the gradient of a batch of this size is more than the sum of its records' own gradients."""
         return False
 
     def check(self, records: Records) -> None:

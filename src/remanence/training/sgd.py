@@ -100,7 +100,10 @@ class SGD(Mechanism[Weights]):
             self.network.check(known_data[None])
         trials, set_size = targets.batch_shape
         device = targets.features.device
-        whole = self.network.mixes(known_data, targets)
+        known_count = 0 if known_data is None else len(known_data)
+        total = known_count + set_size
+        size = total if self.batch_size is None else min(self.batch_size, total)
+        whole = self.network.mixes(known_data, targets, size)
         if self.initial_seed is None:
             parameters = self.network.initial(trials, generator).to(device)
         else:
@@ -110,11 +113,8 @@ class SGD(Mechanism[Weights]):
         step = optimizer_step(
             self.optimizer, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
         )
-        known_count = 0 if known_data is None else len(known_data)
         orders = None if self.order_seed is None else torch.Generator().manual_seed(self.order_seed)
-        total = known_count + set_size
         counted = self._counted(known_data, targets, parameters)
-        size = total if self.batch_size is None else min(self.batch_size, total)
         for _ in track(range(self.epochs), total=self.epochs, what="training"):
             if size == total:
                 if whole:
