@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -23,6 +24,9 @@ from remanence import (
 from remanence.bounds import gaussian
 from remanence.core.baseline import Baseline
 from remanence.core.references import HAYES_2023
+from remanence.report.frequencies import thousandths
+from remanence.report.words import tightest
+from remanence.results.findings import ProvenRecords, WholeRecords
 from remanence.results.verdict import decide
 
 DATA: Records = synthetic(40, classes=2, seed=3)
@@ -106,3 +110,22 @@ MADE_UP = {
     "protected": lambda: bounded(0.05),
     "a ceiling above the limit": lambda: bounded(0.5),
 }
+
+
+def decided(found: AuditResult) -> tuple[list[str], list[str]]:
+    """The numbers that the headline has to begin with, and the words that the picture has to show."""
+    ceiling, reason = tightest(found), found.reason
+    if found.verdict is Verdict.PROTECTED:
+        assert ceiling is not None
+        top = thousandths(ceiling.success, up=True)
+        return [top], [f"ceiling: {top}"]
+    if isinstance(reason, WholeRecords):
+        shown = [f"attack: {thousandths(reason.main.rate)}"] if reason.known_many else []
+        return [str(reason.main.successes), str(reason.main.trials)], shown
+    if isinstance(reason, ProvenRecords):
+        whole = [] if reason.of is None else [str(reason.of)]
+        shown = [] if reason.of is None else [f"proven: {thousandths(reason.count / reason.of)}"]
+        return [str(reason.count), *whole], shown
+    rows = [row for row in reason.rows() if row.role == "attack"]
+    counted = re.findall(r"\d+(?:\.\d+)?", reason.headline(found.words))
+    return counted, [f"{row.name}: {thousandths(row.share)}" for row in rows]

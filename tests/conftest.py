@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from remanence import (
     mean_squared_error,
     mismatch,
 )
+from remanence.cli.main import main
 from remanence.core.priors import EmpiricalPrior, FinitePrior, Uninformed
 
 torch.set_num_threads(1)
@@ -133,6 +135,22 @@ def gradient_game(hidden: int = 1, bias: bool = True, **settings) -> Game:
     criterion = Criterion(reduction=Reduction.MATCHED, label_scale=1.0)
     mechanism = SharedGradient(network, (6,), **settings)
     return Game(mechanism, Uninformed(), None, criterion, targets=EmpiricalPrior(data, set_size=4))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run a command in an empty folder as the console script does, and return (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), captured.out, captured.err
+
+    return invoke
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from remanence import SuccessRate
-from remanence.cli.main import main, settings_arguments
+from remanence.cli.main import settings_arguments
 from remanence.report.glossary import GLOSSARY
 from test_project import ROOT
 
@@ -43,35 +43,26 @@ def test_every_block_is_of_a_kind_that_a_test_runs():
             assert known, f"{page}: {text[:60]}"
 
 
-def call(monkeypatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code or 0
-
-
 @pytest.mark.parametrize("text", blocks("toml"))
-def test_every_settings_file_of_the_docs_is_one(text, tmp_path, monkeypatch):
+def test_every_settings_file_of_the_docs_is_one(text, run, tmp_path):
     (tmp_path / "audit.toml").write_text(text)
     command, target, *_ = settings_arguments(tmp_path / "audit.toml")
     assert target
     if command == "audit" and not target.endswith(":factory"):  # files and the factory are the reader's own
-        monkeypatch.chdir(tmp_path)
-        assert call(monkeypatch, "audit", "audit.toml") == 0
+        assert run("audit", "audit.toml")[0] == 0
         assert list(tmp_path.rglob("report.html"))
 
 
 @pytest.mark.parametrize("text", blocks("yaml"))
-def test_the_workflow_of_the_docs_runs(text, tmp_path, monkeypatch, capsys):
+def test_the_workflow_of_the_docs_runs(text, run, tmp_path):
     (tmp_path / "audit.toml").write_text('target = "digits-noisy-sum"\ntrials = 40\n')
-    monkeypatch.chdir(tmp_path)
     commands = re.findall(r"- run: (remanence .*)", text)
     assert len(commands) == 2
     for command in commands:
         words, _, redirected = command.partition(" >> ")
-        capsys.readouterr()
-        assert call(monkeypatch, *words.split()[1:]) == 0
-        assert not redirected or capsys.readouterr().out.startswith("## PROTECTED")
+        code, out, _ = run(*words.split()[1:])
+        assert code == 0
+        assert not redirected or out.startswith("## PROTECTED")
     for path in re.findall(r"path: ([\w/.]+)", text):
         assert (tmp_path / path).exists()
 
@@ -143,32 +134,28 @@ def test_the_page_of_audit_json_names_keys_that_exist():
     assert own <= schema["$defs"]["evidence"]["properties"].keys()
 
 
-PROSE = [  # what a page says beside the command, and what the command finds
-    ("docs/reading.md", "recovered 442 of 442 records", "audit diabetes-ridge", "successes", 442),
-    (
-        "docs/reading.md",
-        "no attack exceeds 33.9 in 1000",
-        "audit digits-noisy-sum --trials 60",
-        "ceiling",
-        0.0339,
-    ),
-    ("docs/reading.md", "attack 33, limit 100", "audit digits-noisy-sum --trials 60", "rate", 0.033),
-    ("docs/report.md", "the attack 400 (332 to 471)", "audit digits-dpsgd", "rate", 0.400),
-    ("docs/report.md", "no attack more than 555", "audit digits-dpsgd", "ceiling", 0.555),
-]
+PROSE = {  # by command: what a page says beside it, and what it finds
+    "audit diabetes-ridge": [("docs/reading.md", "recovered 442 of 442 records", "successes", 442)],
+    "audit digits-noisy-sum --trials 60": [
+        ("docs/reading.md", "no attack exceeds 33.9 in 1000", "ceiling", 0.0339),
+        ("docs/reading.md", "attack 33, limit 100", "rate", 0.033),
+    ],
+    "audit digits-dpsgd": [
+        ("docs/report.md", "the attack 400 (332 to 471)", "rate", 0.400),
+        ("docs/report.md", "no attack more than 555", "ceiling", 0.555),
+    ],
+}
 
 
-@pytest.mark.parametrize(("page", "said", "command", "what", "value"), PROSE, ids=lambda each: str(each)[:40])
-def test_a_number_in_prose_is_what_its_command_prints(
-    page, said, command, what, value, tmp_path, monkeypatch
-):
-    assert said in " ".join((ROOT / page).read_text().split())
-    monkeypatch.chdir(tmp_path)
-    call(monkeypatch, *command.split(), "--out", "run")
+@pytest.mark.parametrize("command", PROSE)
+def test_a_number_in_prose_is_what_its_command_prints(command, run, tmp_path):
+    run(*command.split(), "--out", "run")
     found = json.loads((tmp_path / "run" / "audit.json").read_text())
     best = max(found["evidence"], key=lambda entry: entry["main"]["lower"])
-    shown = min(b["success"] for b in found["bounds"]) if what == "ceiling" else best["main"][what]
-    assert shown == pytest.approx(value, abs=5e-4)
+    for page, said, what, value in PROSE[command]:
+        assert said in " ".join((ROOT / page).read_text().split())
+        shown = min(b["success"] for b in found["bounds"]) if what == "ceiling" else best["main"][what]
+        assert shown == pytest.approx(value, abs=5e-4)
 
 
 def test_zero_of_twenty_leaves_what_the_page_says():

@@ -4,12 +4,9 @@ import re
 
 import pytest
 
-from audit_results import MADE_UP
-from remanence import Verdict, audit
-from remanence.report.frequencies import thousandths
-from remanence.report.words import tightest
+from audit_results import MADE_UP, decided
+from remanence import audit
 from remanence.report.writing import write_report
-from remanence.results.findings import ProvenRecords, WholeRecords
 from remanence.targets import TARGETS
 
 pytestmark = pytest.mark.browser
@@ -17,24 +14,6 @@ RESULTS = {
     **MADE_UP,
     **{name: lambda name=name: audit(TARGETS[name](), target=name, trials=2) for name in TARGETS},
 }
-
-
-def decided(found) -> tuple[list[str], list[str]]:
-    """The numbers that the headline has to begin with, and the words that the picture has to show."""
-    ceiling, reason = tightest(found), found.reason
-    if found.verdict is Verdict.PROTECTED:
-        top = thousandths(ceiling.success, up=True)
-        return [top], [f"ceiling: {top}"]
-    if isinstance(reason, WholeRecords):
-        shown = [f"attack: {thousandths(reason.main.rate)}"] if reason.known_many else []
-        return [str(reason.main.successes), str(reason.main.trials)], shown
-    if isinstance(reason, ProvenRecords):
-        whole = [] if reason.of is None else [str(reason.of)]
-        shown = [] if reason.of is None else [f"proven: {thousandths(reason.count / reason.of)}"]
-        return [str(reason.count), *whole], shown
-    rows = [row for row in reason.rows() if row.role == "attack"]
-    counted = re.findall(r"\d+(?:\.\d+)?", reason.headline(found.words))
-    return counted, [f"{row.name}: {thousandths(row.share)}" for row in rows]
 
 
 @pytest.mark.parametrize("name", RESULTS)

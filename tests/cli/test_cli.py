@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from remanence.cli.main import app, main
+from remanence.cli.main import app
 from remanence.core.catalogue import catalogue
 from remanence.results.storage import DOCUMENT
 from remanence.targets import TARGETS
@@ -15,22 +15,6 @@ from remanence.targets import TARGETS
 HEADER = "import torch\nimport numpy as np\nfrom remanence import *\nfrom sklearn.linear_model import *\n"
 HEADER += "from remanence.tables.sklearn import leave_one_out\n"
 HEADER += "x = np.random.default_rng(0).normal(size=(30, 3))\ny = (x[:, 0] > 0).astype(int)\n"
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run a command in an empty folder as the console script does, and return (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def invoke(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), captured.out, captured.err
-
-    return invoke
 
 
 def test_an_audit_prints_json_and_nothing_else(run, tmp_path):
@@ -121,19 +105,12 @@ def test_only_the_named_attacks_run(run):
     assert document["seed"] == 7
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_built_in_target_is_audited_and_listed(run, target):
-    code, out, _ = run("audit", target, "--trials", "40", "--out", "here")
-    assert code in (0, 1, 3)
-    assert out.split()[1] == target
-    assert Path("here", DOCUMENT).exists()
-    assert target in run("targets")[1]
-
-
-def test_the_demo_gives_a_verdict_for_each_and_says_where(run, tmp_path):
+def test_the_demo_gives_a_verdict_for_each_and_says_where(run, tmp_path, monkeypatch):
+    few = {name: TARGETS[name] for name in ("diabetes-ridge", "digits-noisy-sum")}
+    monkeypatch.setattr("remanence.targets.TARGETS", few)
     code, out, _ = run("demo", "--out", "demo-runs")
     assert code == 0
-    for target in TARGETS:
+    for target in few:
         assert target in out
         assert (tmp_path / "demo-runs" / target / DOCUMENT).exists()
         assert f'href="{target}/report.html"' in (tmp_path / "demo-runs/index.html").read_text()

@@ -8,7 +8,6 @@ import sys
 import pytest
 from opacus.accountants import PRVAccountant
 from scipy.stats import norm
-from test_cli import run as run
 
 SETTINGS = ["--noise-multiplier", "1.1", "--sample-rate", "0.01", "--steps", "1000"]
 

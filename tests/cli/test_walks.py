@@ -4,11 +4,9 @@ import re
 import runpy
 import shlex
 import shutil
-import sys
 
 import pytest
 
-from remanence.cli.main import main
 from test_project import ROOT
 
 WALKS = ROOT / "docs" / "walks"
@@ -33,22 +31,17 @@ def test_there_are_six_walks_of_fewer_than_ten_commands_each():
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_every_command_of_a_walk_does_what_it_says(script, tmp_path, monkeypatch, capsys):
+def test_every_command_of_a_walk_does_what_it_says(script, run, tmp_path):
     for file in WALKS.glob("*.py"):
         shutil.copy(file, tmp_path)
-    monkeypatch.chdir(tmp_path)
     for (program, *arguments), code, expected in steps(script):
-        capsys.readouterr()
         if program == "python":
             runpy.run_path(arguments[0], run_name="__main__")
             continue
         assert program == "remanence"
-        monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert (ended.value.code or 0) == code, printed.err
-        shown = " ".join(printed.out.split())
+        ended, out, err = run(*arguments)
+        assert ended == code, err
+        shown = " ".join(out.split())
         for words in expected:
             assert words in shown
 

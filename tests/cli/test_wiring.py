@@ -266,12 +266,11 @@ class TestRecordedRuns:
                 crafted(count, (2,), 2, seed=0)
 
 
-@pytest.mark.parametrize("baseline", [0.01, 0.1, 0.5])
-def test_one_step_that_tells_all_beside_one_that_hardly_tells_is_bracketed(baseline):
+def test_one_step_that_tells_all_beside_one_that_tells_little_is_bracketed():
     # The first step shows the record whenever it is sampled, which is one time in ten, and no one else; otherwise
     # only the second step speaks, with all of the false alarms to spend: γ = q + (1 − q)·γ₂(κ), up to Φ(−25).
     loud, quiet = Segment(0.02, 0.1, 1), Segment(3.0, 0.5, 1)
-    rest = bounds.dpsgd(baseline, schedule=[quiet])
-    found = bounds.dpsgd(baseline, schedule=[loud, quiet])
+    rest = bounds.dpsgd(0.1, schedule=[quiet])
+    found = bounds.dpsgd(0.1, schedule=[loud, quiet])
     assert found.lower <= 0.1 + 0.9 * rest.success
     assert found.success >= 0.1 + 0.9 * rest.lower

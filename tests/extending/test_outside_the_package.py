@@ -1,22 +1,12 @@
 """A new attack and a new game, each in one file outside the package, used from the command line."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from remanence.cli.main import main
-
 HERE = Path(__file__).parent
 ATTACK = f"{HERE / 'own_attack.py'}:Believe"
-
-
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["remanence", "audit", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code
 
 
 @pytest.mark.parametrize(
@@ -28,12 +18,10 @@ def run(monkeypatch, *arguments):
     ],
 )
 def test_an_attack_and_a_game_of_ones_own_meet_on_the_command_line(
-    factory, limit, verdict, code, tmp_path, monkeypatch
+    factory, limit, verdict, code, run, tmp_path
 ):
     target = f"{HERE / 'own_game.py'}:{factory}"
-    assert (
-        run(monkeypatch, target, "--attack", ATTACK, "--max-success", limit, "--out", str(tmp_path)) == code
-    )
+    assert run("audit", target, "--attack", ATTACK, "--max-success", limit, "--out", ".")[0] == code
     document = json.loads((tmp_path / "audit.json").read_text())
     assert document["verdict"] == verdict
     (evidence,) = document["evidence"]
@@ -54,8 +42,8 @@ def test_an_attack_and_a_game_of_ones_own_meet_on_the_command_line(
         ("closed-from", "--attack closed-form"),
     ],
 )
-def test_what_is_no_attack_is_refused(attack, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, f"{HERE / 'own_game.py'}:survey", "--attack", attack) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+def test_what_is_not_an_attack_is_refused(attack, message, run, tmp_path):
+    code, _, err = run("audit", f"{HERE / 'own_game.py'}:survey", "--attack", attack)
+    assert code == 2
+    assert message in " ".join(err.split())
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ from audit_results import result
 from remanence import Verdict
 from remanence.bounds.frontier import FrontierPoint
 from remanence.core.baseline import Baseline
-from remanence.report.figures import dots, errors, line, roc, thumbnail
+from remanence.report.figures import errors, line, roc, thumbnail
 from remanence.report.frontier import _picture as frontier
 from remanence.updates.leak_map_view import leak_map_picture
 
@@ -36,7 +36,6 @@ def frontiers():
 
 CHARTS = {
     "line": lambda: line(result(Verdict.EXPOSED)),
-    "dots": lambda: dots(result(Verdict.EXPOSED)),
     "errors": lambda: errors(result(Verdict.EXPOSED)),
     "roc": lambda: roc(result(Verdict.EXPOSED)),
     "thumbnail": lambda: thumbnail(result(Verdict.PROTECTED), "a/b"),
@@ -61,7 +60,3 @@ def test_a_loose_guess_is_drawn_as_a_range():
     ranged = replace(found, evidence=(loose,))
     assert "guess: 48 to 400" in Words(line(ranged)).found
     assert line(ranged).count("var(--guess") == line(found).count("var(--guess") + 1
-    counts = " ".join(Words(dots(ranged)).found)
-    assert "48 found by guessing" in counts
-    assert "352 more, perhaps, by guessing" in counts
-    assert "60 more by the attack" in counts  # 460 in 1000, less the 400 that a guess may achieve

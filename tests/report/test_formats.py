@@ -14,7 +14,7 @@ from remanence import Policy, SuccessRate, Verdict, audit
 from remanence.report.dossier import criteria
 from remanence.report.exchange import junit, sarif
 from remanence.report.markdown import compare, model_card, summary
-from remanence.report.remedies import command, python
+from remanence.report.remedies import python
 from remanence.report.writing import FORMATS
 from remanence.tables.single_columns import Columns, PartRate
 from remanence.targets import TARGETS
@@ -55,12 +55,9 @@ def test_a_failure_has_a_message_and_what_is_skipped_has_none():
 def test_to_run_it_again_takes_as_many_trials_not_as_many_records():
     found = result(Verdict.EXPOSED)
     several = replace(found.evidence[0], main=SuccessRate(90, 120, clusters=40))
-    found = replace(found, target="mine.py:factory")
-    clustered = replace(found, evidence=(several,))
-    assert "--trials 40 " in command(clustered)
-    assert "trials=40," in python(clustered)
-    single = replace(found, evidence=(replace(several, main=SuccessRate(90, 120)),))
-    assert "--trials 120 " in command(single)
+    assert "trials=40," in python(replace(found, evidence=(several,)))
+    single = replace(several, main=SuccessRate(90, 120))
+    assert "trials=120," in python(replace(found, evidence=(single,)))
 
 
 AGE = Columns((PartRate("age", SuccessRate(36, 40), SuccessRate(0, 40), 0.01),))

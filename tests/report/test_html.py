@@ -15,7 +15,7 @@ from remanence import AuditResult, Evidence, Verdict
 from remanence.heads.this_head import ThisHead
 from remanence.networks.game import Membership
 from remanence.report import words
-from remanence.report.figures import dots, errors, line, roc
+from remanence.report.figures import errors, line, roc
 from remanence.report.frequencies import thousandths
 from remanence.report.gallery import gallery_page
 from remanence.report.html import card, classes, index, records, report
@@ -126,7 +126,7 @@ def test_a_script_in_every_string_stays_text(verdict):
             assert "alert(1)" in Page(page).text
 
 
-@pytest.mark.parametrize("figure", [line, dots, errors, roc])
+@pytest.mark.parametrize("figure", [line, errors, roc])
 def test_a_picture_is_one_labelled_element_with_text_and_the_same_every_time(figure):
     found = result(Verdict.EXPOSED)
     first, second = figure(found), figure(found)
@@ -150,13 +150,6 @@ def test_the_line_shows_the_four_numbers_of_the_verdict():
         thousandths(found.bounds[0].success, up=True),
     ):
         assert shown in text
-
-
-@pytest.mark.parametrize("verdict", Verdict)
-def test_a_thousand_dots_are_a_thousand(verdict):
-    counts = [int(number) for number in re.findall(r"(\d+) (?:found|more|not|ruled)", dots(result(verdict)))]
-    labels, legend = counts[: len(counts) // 2], counts[len(counts) // 2 :]
-    assert sum(labels) == sum(legend) == 1000
 
 
 def test_right_or_wrong_answers_have_no_curve():

@@ -3,7 +3,6 @@
 import html
 import re
 import shlex
-import sys
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from typer.main import get_command
 import remanence
 from audit_results import result
 from remanence import AuditResult, Verdict
-from remanence.cli.main import app, main
+from remanence.cli.main import app
 from remanence.report.html import report
 from remanence.report.remedies import command, python
 from remanence.targets import TARGETS
@@ -26,22 +25,14 @@ AUDITS = [
 ]
 
 
-def run(monkeypatch, line: str) -> int:
-    monkeypatch.setattr(sys, "argv", shlex.split(line))
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code or 0
-
-
 @pytest.mark.parametrize("line", AUDITS)
-def test_the_command_on_a_report_gives_the_same_result(line, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code = run(monkeypatch, f"remanence {line} --out run")
+def test_the_command_on_a_report_gives_the_same_result(line, run, tmp_path):
+    code, *_ = run(*line.split(), "--out", "run")
     first = AuditResult.load(tmp_path / "run")
     page = (tmp_path / "run" / "report.html").read_text()
     printed = html.unescape(re.search(r'aria-label="Command"><code>(.*?)</code>', page).group(1))
     assert printed == f"remanence {line} --out run"
-    assert run(monkeypatch, printed) == code
+    assert run(*shlex.split(printed)[1:])[0] == code
     assert AuditResult.load(tmp_path / "run").digest() == first.digest()
 
 
@@ -53,7 +44,7 @@ def test_the_call_on_a_report_gives_the_same_verdict():
         again = eval(python(found), {**names, "game": game})  # noqa: S307
         assert again.verdict is found.verdict
         assert [entry.main for entry in again.evidence] == [entry.main for entry in found.evidence]
-        assert command(found).startswith(f"remanence audit {target} ")
+        assert command(found) == ""
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import io
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from rich.console import Console
 
 from audit_results import result
 from remanence import Verdict
-from remanence.cli.main import main
 from remanence.core.catalogue import catalogue
 from remanence.report.terminal import audit_view, summary_table
 from remanence.targets import TARGETS
@@ -40,12 +38,9 @@ def test_nothing_is_cut_and_no_line_is_too_long(width):
 
 @pytest.mark.parametrize(("command", "names"), [("attacks", catalogue()), ("targets", TARGETS)])
 @pytest.mark.parametrize("width", [80, 100, 120])
-def test_every_name_of_a_list_is_whole(command, names, width, monkeypatch, capsys):
+def test_every_name_of_a_list_is_whole(command, names, width, monkeypatch, run):
     monkeypatch.setattr("remanence.cli.lists.console", lambda: Console(width=width, highlight=False))
-    monkeypatch.setattr(sys, "argv", ["remanence", command])
-    with pytest.raises(SystemExit):
-        main()
-    lines = re.sub("[│┃]", " ", capsys.readouterr().out).splitlines()
+    lines = re.sub("[│┃]", " ", run(command)[1]).splitlines()
     first = {line.split()[0] for line in lines if line.split()}
     assert set(names) <= first
 

@@ -14,6 +14,7 @@ from remanence.cli.playing import (
     Device,
     Scale,
     Shared,
+    as_called,
     compute_device,
     console,
     continuation,
@@ -94,7 +95,8 @@ def demo(out: Annotated[Path, "Folder for the results."] = Path("remanence-runs"
         typer.echo(f"auditing {name} ...", err=True)
         game = factory()
         drawn = _TRIALS if game.default_trials == AnyGame.default_trials else None
-        results[name] = audit(game, device=device, target=name, trials=drawn)
+        result = audit(game, device=device, target=name, trials=drawn)
+        results[name] = as_called(result, "audit", name, *(["--trials", str(drawn)] if drawn else []))
         results[name].save(out / name, gallery=True)
         write_report(results[name], out / name, gallery=True)
     terminal = console()

@@ -259,12 +259,6 @@ class Scale:
         return InProcess()
 
 
-def tell_reuse(run: Run) -> None:
-    """Report which units were reused."""
-    if run.reused:
-        typer.echo(f"{run.reused} units were there already, {run.played} were played.", err=True)
-
-
 def manifest_settings(game: AnyGame, options: Json) -> Json:
     """What a run is, so that another one is never continued in its place."""
     from remanence.scale.fingerprints import sources, versions
@@ -377,17 +371,11 @@ def show_result(result: AuditResult, path: Path) -> None:
     out.print(f"Result: {plain(path)}", highlight=False, soft_wrap=True)
 
 
-def as_called(result: AuditResult) -> AuditResult:
+def as_called(result: AuditResult, *words: str) -> AuditResult:
     """The same result, which also holds the command that made it, so that people can run it again."""
-    command = shlex.join(["remanence", *sys.argv[1:]])
+    command = shlex.join(["remanence", *(words or sys.argv[1:])])
     about = (click.get_current_context().obj or {}).get("about", {})
     return replace(result, environment={**result.environment, "command": command}, about=about)
-
-
-def show_report(page: Path) -> None:
-    """Say where the report is, and how to open it."""
-    typer.echo(f"Report: {plain(page)}")
-    typer.echo(f"Open it: remanence report {plain(shlex.quote(str(page.parent)))} --open")
 
 
 def play(
@@ -435,24 +423,20 @@ def play(
             )
             result = as_called(result)
             path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
-        tell_reuse(run)
+        if run.reused:
+            typer.echo(f"{run.reused} units were already there; {run.played} were played.", err=True)
     end(result, path, report, shared, show=None if show is None else lambda: show(result, game, folder))
 
 
 def finish(
-    result: AuditResult,
-    folder: Path,
-    shared: Shared,
-    *,
-    first: Callable[[], None] | None = None,
-    show: Callable[[], None] | None = None,
+    result: AuditResult, folder: Path, shared: Shared, *, first: Callable[[], None] | None = None
 ) -> NoReturn:
     """Write an audit that has been played and its report, print both, and end with the verdict's exit code."""
     from remanence.report.writing import write_report
 
     result = as_called(result)
     path, report = result.save(folder), write_report(result, folder)
-    end(result, path, report, shared, first=first, show=show)
+    end(result, path, report, shared, first=first)
 
 
 def end(
@@ -473,5 +457,6 @@ def end(
         show_result(result, path)
         if show is not None:
             show()
-        show_report(report)
+        typer.echo(f"Report: {plain(report)}")
+        typer.echo(f"Open it: remanence report {plain(shlex.quote(str(report.parent)))} --open")
     raise typer.Exit(exit_code(result, shared.accept_unproven))

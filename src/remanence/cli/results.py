@@ -131,6 +131,7 @@ def verify(
     Exit code 0 where all that was asked for holds, whatever the verdict is, and 2 where it does not.
     """
     from remanence.auditing import AuditResult
+    from remanence.report import words
     from remanence.results import signing
     from remanence.results.storage import DOCUMENT
     from remanence.results.verdict import Verdict
@@ -162,10 +163,7 @@ def verify(
         f"Verdict: {result.verdict} follows from the evidence, the ceilings and the limit.",
     ]
     if target is None:
-        lines.append(
-            "Not verified: the model, the data, and what a guess achieves. `--target TARGET` compares their hashes and "
-            "re-runs a sample of the attack."
-        )
+        lines.append(words.unchecked(result).replace(" RUN ", f" {run} "))
     if signed_by is not None:
         signing.check(document, signed_by)
         lines.append(f"Signature: of the owner of {plain(signed_by)}.")

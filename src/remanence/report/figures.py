@@ -91,45 +91,6 @@ def thumbnail(result: AuditResult, name: str) -> str:
     return picture(f"line-{slug}", words.found(result), draw, height=0.28, width=2.2)
 
 
-def dots(result: AuditResult) -> str:
-    """A thousand targets: those that a guess finds, those that the attack adds, those that no proof rules out."""
-    ceiling = words.tightest(result)
-    top = 1.0 if ceiling is None else ceiling.success
-    rows = result.reason.rows() or result.strongest.whole.rows()
-    guess, loose = next(((row.share, row.upper) for row in rows if row.role == "guess"), (0.0, 0.0))
-    found = max((row.share for row in rows if row.role == "attack"), default=0.0)
-    shares = np.maximum.accumulate([guess, loose, found, top])
-    known, first, second, third = np.round(1000 * shares).astype(int).tolist()
-    groups = [
-        (0, known, "s", GUESS, GUESS, f"{known} found by guessing"),
-        (known, first, "s", "none", GUESS, f"{first - known} more, perhaps, by guessing"),
-        (
-            first,
-            second,
-            "D",
-            ATTACK,
-            ATTACK,
-            f"{second - first} {'more' if first else 'found'} by the attack",
-        ),
-        (second, third, "o", "none", FAINT, f"{third - second} not ruled out"),
-        (third, 1000, ".", CEILING, CEILING, f"{1000 - third} ruled out by proof"),
-    ]
-    shown = [group for group in groups if group[1] > group[0]]
-
-    def draw(axes: Axes) -> None:
-        for start, stop, marker, face, edge, text in shown:
-            places = np.arange(start, stop)
-            size = 1.5 if marker == "." else 3.4
-            style = {"markerfacecolor": face, "markeredgecolor": edge, "markersize": size}
-            axes.plot(places // 20, places % 20, marker, markeredgewidth=0.8, label=text, **style)
-        axes.set(xlim=(-1, 50), ylim=(20, -1))
-        axes.set_axis_off()
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), markerscale=1.6)
-
-    label = "Of 1000 targets: " + ", ".join(group[5] for group in shown) + "."
-    return picture("dots", label, draw, height=2.2 + 0.2 * len(shown))
-
-
 def errors(result: AuditResult) -> str | None:
     """How closely the targets came back, with the control beside them; None if there is nothing between."""
     found, criterion = curves(result, result.strongest).get(""), result.threat_model["criterion"]

@@ -45,7 +45,6 @@ def report(result: AuditResult) -> str:
         catalogue=catalogue(),
         rates={evidence.attack: _true_positives(result, evidence) for evidence in result.evidence},
         seconds={name: f"{value:.1f}" for name, value in result.environment.get("seconds", {}).items()},
-        dots=figures.dots(result),
         roc=figures.roc(result),
         errors=figures.errors(result),
         classes=classes(result),

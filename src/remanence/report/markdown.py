@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from remanence.auditing import AuditResult
 from remanence.core import plain_text
@@ -139,14 +138,13 @@ class Comparison:
 
 
 def compare(before: AuditResult, after: AuditResult) -> Comparison:
-    """Hold an audit against an earlier one."""
+    """Compare an audit with an earlier one."""
     rows: list[tuple[str, str, str, str]] = []
     worse: list[str] = []
     if before.verdict is not after.verdict:
         declined = _ORDER.index(after.verdict) > _ORDER.index(before.verdict)
         worse += ["the verdict"] if declined else []
         rows.append(("verdict", str(before.verdict), str(after.verdict), "worse" if declined else "better"))
-    rows += _settings("limit", before.policy.max_success, after.policy.max_success)
     older, newer = ({e.attack: e.main for e in result.evidence} for result in (before, after))
     for name in sorted(older.keys() | newer.keys()):
         row = _attack(name, older.get(name), newer.get(name))
@@ -158,20 +156,10 @@ def compare(before: AuditResult, after: AuditResult) -> Comparison:
         one, other = (1.0 if c is None else c.success for c in ceilings)
         worse += ["the ceiling"] if other > one else []
         rows.append(("ceiling", shown[0], shown[1], "higher" if other > one else "lower"))
-    raised = [sorted({caveat.id for caveat in words.caveats(result)}) for result in (before, after)]
-    rows += _settings("caveats", *(", ".join(ids) or "none" for ids in raised))
-    for name in ("mechanism", "criterion"):
-        one, other = before.threat_model[name], after.threat_model[name]
-        for key in [*one, *(key for key in other if key not in one)]:
-            rows += _settings(f"{name} {key}", one.get(key), other.get(key))
-    rows += _settings("sees", *(result.threat_model["sees"] for result in (before, after)))
-    rows += _settings("knows", *("; ".join(result.threat_model["knows"]) for result in (before, after)))
-    hashes = [result.subject["sha256"] for result in (before, after)]
-    for name in sorted(hashes[0].keys() | hashes[1].keys()):
-        rows += _settings(f"data: {name}", *(str(entry.get(name, "none"))[:12] for entry in hashes))
-    packages = [result.environment["packages"] for result in (before, after)]
-    for name in sorted(packages[0].keys() | packages[1].keys()):
-        rows += _settings(f"package {name}", *(entry.get(name, "none") for entry in packages))
+    then, now = _settings(before), _settings(after)
+    for name in dict.fromkeys([*then, *now]):
+        pair = then.get(name, "none"), now.get(name, "none")
+        rows += [(name, *pair, "differs")] if pair[0] != pair[1] else []
     return Comparison(tuple(rows), tuple(worse))
 
 
@@ -188,5 +176,19 @@ def _attack(name: str, before: SuccessRate | None, after: SuccessRate | None) ->
     return f"{name}, recovered in 1000", shown[0], shown[1], change
 
 
-def _settings(name: str, before: Any, after: Any) -> list[tuple[str, str, str, str]]:
-    return [] if before == after else [(name, str(before), str(after), "differs")]
+def _settings(result: AuditResult) -> dict[str, str]:
+    """The settings, data and packages that two audits may differ in."""
+    model = result.threat_model
+    parts = {
+        "mechanism": model["mechanism"],
+        "criterion": model["criterion"],
+        "data:": {name: str(digest)[:12] for name, digest in result.subject["sha256"].items()},
+        "package": result.environment["packages"],
+    }
+    return {
+        "limit": str(result.policy.max_success),
+        "caveats": ", ".join(sorted({caveat.id for caveat in words.caveats(result)})) or "none",
+        "sees": model["sees"],
+        "knows": "; ".join(model["knows"]),
+        **{f"{part} {name}": str(value) for part, values in parts.items() for name, value in values.items()},
+    }

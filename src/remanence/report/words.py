@@ -109,10 +109,21 @@ def checked(result: AuditResult) -> str:
     ceilings = f", {again.ceilings} of {len(result.bounds)} ceilings too" if result.bounds else ""
     return (
         f"Verified when this page was made: {counted} of {len(result.evidence)} attacks were counted again from their "
-        f"trials, every interval was computed again{ceilings}, and the verdict follows from them.{left} Not verified "
-        "here: the model and the data. `remanence verify RUN --target TARGET` compares their hashes and re-runs a "
-        "sample of the attack."
+        f"trials, every interval was computed again{ceilings}, and the verdict follows from them.{left} "
+        f"{unchecked(result)}"
     )
+
+
+def unchecked(result: AuditResult) -> str:
+    """What a stored result cannot show about itself, and the command that checks it."""
+    called = str(result.environment.get("command", "")).split()
+    again = "Auditing them again with the same seed gives the same numbers."
+    if (
+        called[1:2] == ["audit"] and result.target in called
+    ):  # not a file of settings, which may be another door's
+        command = f"remanence verify RUN --target {result.target}"
+        again = f"`{command}` compares their hashes and re-runs a sample of the attack."
+    return f"Not verified: the model and the data. {again}"
 
 
 def tightest(result: AuditResult) -> Bound | None:
@@ -210,7 +221,8 @@ def limit(result: AuditResult) -> str:
     if result.policy.set_by == "user":
         return f"your limit is {number}"
     how = "" if result.policy.max_success == Policy.max_success else ", a tenth above what a guess achieves"
-    return f"the limit is {number} (the default{how}; set yours with --max-success)"
+    own = "--max-success" if result.environment.get("command") else "policy=Policy(...)"
+    return f"the limit is {number} (the default{how}; set yours with {own})"
 
 
 def claim(evidence: Evidence) -> list[str]:
