@@ -269,10 +269,9 @@ def read(kind: str, setting: Setting, update: dict[str, Tensor]) -> Read:
         found = belongs(reader, network, found, declared)
     except MisfitError:
         return Read("refused")
-    said, subject = (
-        "read" if found.disturbed is None else "compressed",
-        Subject(network, reader, [found], declared),
-    )
+    if found.disturbed is not None:  # nothing is claimed, whatever a search would name
+        return Read("compressed")
+    said, subject = "read", Subject(network, reader, [found], declared)
     if isinstance(reader, DenseReader):
         (proof,) = read_all(subject)
         assert isinstance(proof, Proof)

@@ -43,13 +43,6 @@ def mixed():
 def frozen():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten())
 
-def planted():
-    network = dense()
-    with torch.no_grad():
-        network[1].weight.fill_(1 / 36)
-        network[1].bias.copy_(torch.linspace(-1, 1, 200))
-    return network
-
 def large():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(600, 1000), nn.ReLU(), nn.Linear(1000, 4000), nn.ReLU(), nn.Linear(4000, 7))
@@ -416,16 +409,6 @@ def test_buffers_of_a_network_are_no_unknown_tensors(tmp_path):
     network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     recorded = {name: torch.ones_like(value) for name, value in network.state_dict().items()}
     assert check_gradient(network, recorded, "update").keys() == dict(network.named_parameters()).keys()
-
-
-def test_a_model_that_was_made_to_read_clients_is_named_before_its_gradient_leaves(
-    folder, capsys, monkeypatch
-):
-    _, out, _ = run(capsys, monkeypatch, "net.py:planted", "--batch", "batch.npz", "--out", "result")
-    assert "may have been made to read clients" in out
-    assert "bin of its own" in " ".join(out.split())
-    _, out, _ = run(capsys, monkeypatch, "net.py:dense", "--batch", "batch.npz", "--out", "result")
-    assert "Beware" not in out
 
 
 @pytest.mark.parametrize(("declared", "seen"), [

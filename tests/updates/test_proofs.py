@@ -349,6 +349,15 @@ def test_labels_that_were_mixed_are_left_open(classes, dtype):
         assert not len(claimed) or torch.cdist(claimed.inputs, inputs).amin(1).max() < 1e-3
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_without_a_bias_three_classes_prove_no_input_whose_label_was_mixed(depth):
+    network = relu_network(16, *[40] * depth, 3, bias=False, dtype=torch.float64)
+    (inputs, labels), double = batch(1, 16, 3, 0), Rounding(2.2e-16)
+    mixed = 0.7 * nn.functional.one_hot(labels, 3) + 0.3 * torch.tensor([0.5, 0.3, 0.2])
+    assert read(network, gradient_of(network, inputs, mixed.double()), double).proof.count == 0
+    assert read(network, gradient_of(network, inputs, labels), double).proof.count == 1
+
+
 def test_a_batch_is_proven_by_the_client_s_own_module(monkeypatch):
     """Layers that were taken for what they are not prove nothing, whatever their formulas say."""
     network, inputs, labels = subject(count=4, seed=3)

@@ -41,7 +41,7 @@ from remanence.updates.dense.reader import DenseReader, Own
 from remanence.updates.exact import Exact
 from remanence.updates.files import read_batch, read_tensors
 from remanence.updates.leak_map import leak_map
-from remanence.updates.opening import Update, belongs, opened, own_update, warnings
+from remanence.updates.opening import Update, belongs, opened, own_update
 from remanence.updates.patches.reader import PatchReader
 from remanence.updates.readers import recognise
 from remanence.updates.rounding import Rounding, coarsest
@@ -277,7 +277,7 @@ def _dense_mechanism(
     }
     gradients = Gradient(parts)
     own = None if head.numbers is not None else Own.of(subject.model, reader.head, subject.shape)
-    alone = DenseReader(replace(head, names=tuple(map(str, range(len(layers)))), folded=()), own)
+    alone = DenseReader(replace(head, names=tuple(map(str, range(len(layers))))), own)
     fits = [update.fit for update in subject.updates if update.fit is not None and not update.decay]
     if len(fits) == len(subject.updates):
         alone.note(gradients, fits)
@@ -313,7 +313,7 @@ def _told(entry: Evidence, more: Sequence) -> Evidence:
 
 def _notes(subject: Subject, best: Evidence) -> list[str]:
     """What was found out about the files, and which of them go against the gradient."""
-    notes = [*warnings(subject.model), *(note for update in subject.updates for note in update.notes)]
+    notes = [note for update in subject.updates for note in update.notes]
     if isinstance(subject.reader, DenseReader):
         notes += [
             f"A weight decay was found and taken out: {abs(update.decay):.3g} times the weights."

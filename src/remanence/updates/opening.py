@@ -32,7 +32,6 @@ from remanence.updates.files import (
     widened,
 )
 from remanence.updates.patches.reader import PatchReader
-from remanence.updates.received import traps
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Reader
 from remanence.updates.texts.reader import TokenReader
@@ -198,11 +197,6 @@ def check_labels(labels: Tensor, classes: int) -> None:
             got=f"labels from {int(labels.min())} to {int(labels.max())}",
             hint="encode the classes as 0, 1, ...",
         )
-
-
-def warnings(model: nn.Module) -> tuple[str, ...]:
-    """What a client should mind about a model that a server sent."""
-    return tuple(f"Beware, this model may have been made to read clients: {trap}." for trap in traps(model))
 
 
 def open_network(target: str, declared: Declared) -> nn.Module:

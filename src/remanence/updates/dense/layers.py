@@ -73,10 +73,6 @@ class Activation:
         """The same with its kink bent over a range; what has none stays as it is."""
         return self if self.function is not None else replace(self, softness=softness)
 
-    def module(self) -> nn.Module:
-        """As a layer."""
-        return _Layer(self)
-
 
 def _derivatives(function: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
@@ -84,18 +80,6 @@ def _derivatives(function: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tenso
         (slope,) = torch.autograd.grad(function(at).sum(), at, create_graph=True)
         (curvature,) = torch.autograd.grad(slope.sum(), at)
     return slope.detach(), curvature
-
-
-class _Layer(nn.Module):
-    def __init__(self, activation: Activation) -> None:
-        super().__init__()
-        self.activation = activation
-
-    def forward(self, z: Tensor) -> Tensor:
-        return self.activation(z)
-
-    def extra_repr(self) -> str:
-        return self.activation.name
 
 
 RELU = Activation("ReLU")
@@ -128,21 +112,6 @@ def recognised(before: Tensor, after: Tensor) -> Activation | None:
         if _LEAKS[0] <= leak <= _LEAKS[1] and torch.allclose(found(before), after, rtol=1e-5, atol=0):
             return found
     return None
-
-
-def after_norms(
-    watched: Sequence[Seen], norms: Mapping[str, nn.BatchNorm1d]
-) -> tuple[list[Seen], dict[str, str]]:
-    """Linear layers with what leaves the normalisation after them, where there is one, and its name."""
-    seen: list[Seen] = []
-    normed: dict[str, str] = {}
-    for name, entered, left in watched:
-        if name not in norms:
-            seen.append((name, entered, left))
-        elif seen and seen[-1][2].shape == entered.shape and torch.equal(seen[-1][2], entered):
-            normed[seen[-1][0]] = name
-            seen[-1] = (seen[-1][0], seen[-1][1], left)
-    return seen, normed
 
 
 def chain_of(seen: Sequence[Seen], output: object) -> tuple[list[Seen], Activation]:
@@ -206,9 +175,8 @@ class DenseHead:
     All is in double precision, but for layers of more than four million weights: those stay as they are stored.
 
     `x` is what enters the first of these layers: the flattened input of a fully connected network, or the
-    features that convolutions made of it. Any number of leading dimensions is a batch. Batch normalisation in
-    evaluation mode is a factor and a shift for each neuron, and is folded into the weights before it. A single layer is
-    a head too; one logit is read as two classes.
+    features that convolutions made of it. Any number of leading dimensions is a batch. A single layer
+    is a head too; one logit is read as two classes.
     """
 
     names: tuple[str, ...]  # of the layers, as the module calls them
@@ -216,7 +184,6 @@ class DenseHead:
     biases: tuple[Tensor | None, ...]  # (outputs,) each
     is_whole_network: bool  # nothing but flattening comes before
     activation: Activation = RELU
-    folded: tuple[Folded | None, ...] = ()  # batch normalisation after each layer; empty where there is none
     numbers: int | None = None  # of an input, where `weights[0]` reads coordinates of it (see `coordinates`)
     sign: int = (
         1  # −1 where updates go against the gradient: then derivatives of the loss do, and no layer is copied
@@ -320,8 +287,7 @@ class DenseHead:
         Those of large layers that are not in double precision stay as they were sent.
         """
         found = []
-        folded = self.folded or (None,) * len(self.names)
-        for name, own_weight, bias, fold in zip(self.names, self.weights, self.biases, folded, strict=True):
+        for name, own_weight, bias in zip(self.names, self.weights, self.biases, strict=True):
             prefix = f"{name}." if name else ""
             if f"{prefix}weight" not in gradient:
                 raise InputError(
@@ -331,15 +297,9 @@ class DenseHead:
                     hint="the same network without that: what its update gives away, this one gives away too",
                 )
             weight = gradient[f"{prefix}weight"].to(own_weight.device)
-            if own_weight.numel() <= LARGE or own_weight.dtype == torch.float64 or fold is not None:
+            if own_weight.numel() <= LARGE or own_weight.dtype == torch.float64:
                 weight = weight.to(own_weight)
-            if fold is not None:
-                own = gradient[fold.bias].to(fold.factor) / (
-                    fold.factor if fold.bias == f"{prefix}bias" else 1
-                )
-                weight = weight / fold.factor[:, None].to(weight)
-            else:
-                own = None if bias is None else gradient[f"{prefix}bias"].to(bias)
+            own = None if bias is None else gradient[f"{prefix}bias"].to(bias)
             if weight.shape[-2] < len(own_weight):
                 weight, own = mirrored(weight, -2), None if own is None else mirrored(own, -1)
             found.append((weight, own))
@@ -356,7 +316,6 @@ class DenseHead:
             self,
             weights=tuple(weight.to(device) for weight in self.weights),
             biases=tuple(None if bias is None else bias.to(device) for bias in self.biases),
-            folded=tuple(fold and Folded(fold.bias, fold.factor.to(device)) for fold in self.folded),
         )
 
 
@@ -365,21 +324,12 @@ def product(values: Tensor, weight: Tensor) -> Tensor:
     return (values.to(weight.dtype) @ weight).to(values.dtype)
 
 
-@final
-@dataclass(frozen=True)
-class Folded:
-    """Batch normalisation that was folded into the layer before it."""
-
-    bias: str  # the parameter whose gradient tells the shift's
-    factor: Tensor  # (outputs,), what each output is multiplied by
-
-
 def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
     """Find the fully connected part of a module by watching its linear layers at work.
 
     Two linear layers belong together if what enters the second is ReLU (or another of the usual functions, the same
     throughout) of what left the first, and the last one's output must be the module's. So the function may be a layer
-    or a call, and the module may be of any class. Batch normalisation in evaluation mode may come before it.
+    or a call, and the module may be of any class.
     `example` is one batch of inputs; without it, inputs of the first linear layer's size are tried.
     """
     linear = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
@@ -396,13 +346,8 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
         generator = torch.Generator(device=parameter.device).manual_seed(0)
         shape = (4, size)
         example = torch.randn(shape, generator=generator, dtype=parameter.dtype, device=parameter.device)
-    norms = {
-        name: layer
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.BatchNorm1d) and not layer.training and layer.running_mean is not None
-    }
     watched: list[Seen] = []
-    with watching({**linear, **norms}, watched), torch.no_grad():
+    with watching(linear, watched), torch.no_grad():
         try:
             output = model(example)
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
@@ -415,8 +360,7 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
                 if reads_ids
                 else "give the shape of one input, for example --input-shape 3,32,32",
             ) from None
-    seen, normed = after_norms([entry for entry in watched if entry[1].ndim == 2], norms)
-    chain, activation = chain_of(seen, output)
+    chain, activation = chain_of([entry for entry in watched if entry[1].ndim == 2], output)
     tied = _tied(model, linear, [name for name, _, _ in watched])
     shared = max((place for place, (name, _, _) in enumerate(chain) if name in tied), default=-1)
     if chain and shared == len(chain) - 1:
@@ -437,17 +381,16 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
             got=f"an output that none of the {len(linear)} linear layers puts out",
             hint=_LOGITS,
         )
-    parts = [_affine(name, linear[name], normed.get(name), norms) for name, _, _ in chain]
-    first, (last, shift, fold) = chain[0][1], parts[-1]
+    parts = [_affine(linear[name]) for name, _, _ in chain]
+    first, (last, shift) = chain[0][1], parts[-1]
     if len(last) == 1:
-        parts[-1] = doubled(last), None if shift is None else doubled(shift), fold
+        parts[-1] = doubled(last), None if shift is None else doubled(shift)
     return DenseHead(
         tuple(name for name, _, _ in chain),
-        tuple(weight for weight, _, _ in parts),
-        tuple(bias for _, bias, _ in parts),
+        tuple(weight for weight, _ in parts),
+        tuple(bias for _, bias in parts),
         prod(example.shape[1:]) == first.shape[-1] and torch.equal(first, example.flatten(1).to(first)),
         activation,
-        tuple(fold for _, _, fold in parts) if normed else (),
     )
 
 
@@ -463,28 +406,14 @@ def _tied(model: nn.Module, linear: Mapping[str, nn.Linear], used: Sequence[str]
     }
 
 
-def _affine(
-    name: str, layer: nn.Linear, norm: str | None, norms: Mapping[str, nn.BatchNorm1d]
-) -> tuple[Tensor, Tensor | None, Folded | None]:
-    """Weight and bias of a layer, batch normalisation folded in."""
+def _affine(layer: nn.Linear) -> Layer:
+    """Weight and bias of a layer in double precision, but for a large weight."""
     weight = layer.weight.detach()
     if weight.numel() <= LARGE:
         weight = weight.double()
     elif weight.dtype not in (torch.float32, torch.float64):
         weight = weight.float()
-    bias = None if layer.bias is None else layer.bias.detach().double()
-    if norm is None:
-        return weight, bias, None
-    after = norms[norm]
-    assert after.running_mean is not None
-    assert after.running_var is not None
-    factor = (after.running_var.double() + after.eps).rsqrt()
-    shift = -after.running_mean.double() * factor if bias is None else (bias - after.running_mean) * factor
-    if after.affine:
-        factor, shift = factor * after.weight.detach().double(), shift * after.weight.detach().double()
-        shift = shift + after.bias.detach().double()
-    source = f"{norm}.bias" if after.affine else f"{name}.bias"
-    return weight * factor[:, None].to(weight), shift, Folded(source, factor)
+    return weight, None if layer.bias is None else layer.bias.detach().double()
 
 
 def head_inputs(model: nn.Module, head: DenseHead, inputs: Tensor) -> Tensor:

@@ -343,7 +343,10 @@ def blended(some: Recomputed, *, scale_is_known: bool) -> Tensor:
     """How far each record may be off if it is several in one, relatively; inf where that or chance explains it."""
     if len(some.layers) == 1:
         return _single_layer(some, scale_is_known=scale_is_known)
-    are_one = some.head.classes > 2 or _told_apart(some, scale_is_known=scale_is_known)
+    # Loss vectors add up to zero and have an unknown share, and without a bias they must also tell the input's scale:
+    # what is left over of the classes must agree with a label by chance. Where nothing is, shares must tell.
+    spare = some.head.classes - 2 - (some.head.biases[0] is None)
+    are_one = spare > 0 or (spare == 0 and _told_apart(some, scale_is_known=scale_is_known))
     return torch.full_like(some.proposal.shares, 0.0 if are_one else torch.inf)
 
 
@@ -375,7 +378,10 @@ def _single_layer(some: Recomputed, *, scale_is_known: bool) -> Tensor:
 
 
 def _told_apart(some: Recomputed, *, scale_is_known: bool) -> bool:
-    """Whether all records of an update of two classes are told from blends, and a single one's label from the other."""
+    """Whether the records of an update of two classes are told from blends, and a single one's label from the other.
+
+    Of three classes without a bias: from records of another size whose labels were smoothed or mixed.
+    """
     records, head, count = some.proposal, some.head, len(some.proposal)
     shares, fine = records.shares, 64 * some.precision
     is_mean = scale_is_known and alike(torch.cat([shares * count, shares.new_ones(1)]), some.precision)
@@ -386,6 +392,8 @@ def _told_apart(some: Recomputed, *, scale_is_known: bool) -> bool:
     losses = head.loss_vectors(logits, records.labels.expand(_DRAWS, -1))
     varies = float(_share_of_blends(losses).min())
     bits = max(0.0, math.log2(max(varies / off, 1e-300))) * (count - 1 + is_mean)
+    if head.biases[0] is None:
+        return bits >= BITS  # inputs of any size switch the same neurons
     if head.activation.is_kinked:
         pairs = zip(some.values[1:], values[1:], strict=True)
         rates = [((after > 0) != (own > 0)).double().mean(0).clamp(max=0.5) for own, after in pairs]

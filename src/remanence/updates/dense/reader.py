@@ -237,10 +237,10 @@ class Own:
 
     @classmethod
     def of(cls, model: nn.Module, head: DenseHead, shape: tuple[int, ...] | None) -> Own | None:
-        """None where it would take a copy of a large network, or normalisation was folded into its layers."""
+        """None where it would take a copy of a large network."""
         numbers = sum(value.numel() for value in model.parameters())
         shape = shape or ((head.weights[0].shape[1],) if head.is_whole_network else None)
-        return None if numbers > _COPIED or head.folded or shape is None else cls(model, head, shape)
+        return None if numbers > _COPIED or shape is None else cls(model, head, shape)
 
     def agrees(self, records: Proposal) -> bool:
         """Whether autograd on the module makes what the layers' formulas make, in double precision."""
