@@ -445,10 +445,15 @@ def test_arrays_without_names_are_read_in_the_network_s_order(folder, capsys, mo
     code, out, _ = run(capsys, monkeypatch, *options)
     assert code == 1
     assert "records are proven" in out
-    np.savez("fewer.npz", *[value.numpy() for value in list(weights.values())[:-1]])
-    code, _, err = run(capsys, monkeypatch, *options[:-4], "--after", "fewer.npz", "--out", "other")
-    assert code == 2
-    assert "3 arrays" in err
+    arrays = [value.numpy() for value in weights.values()]
+    for name, wrong, complaint in (
+        ("fewer", arrays[:-1], "3 arrays"),
+        ("turned", arrays[::-1], "another shape"),
+    ):
+        np.savez(f"{name}.npz", *wrong)
+        code, _, err = run(capsys, monkeypatch, *options[:-4], "--after", f"{name}.npz", "--out", name)
+        assert code == 2
+        assert complaint in err
 
 
 def test_a_network_is_recognised_once_and_every_stage_runs_once(monkeypatch):

@@ -237,8 +237,9 @@ def rounding_of_difference(weights: Mapping[str, Tensor]) -> Rounding:
 
 
 def difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Old weights minus new ones, as a gradient points; what only one of them has is left to `check_gradient`."""
-    return {
-        name: before[name] - value if name in before and value.is_floating_point() else value
-        for name, value in after.items()
-    }
+    """Old weights minus new ones, as a gradient points; tensors that do not match are left to `check_gradient`."""
+
+    def match(name: str, value: Tensor) -> bool:
+        return name in before and value.is_floating_point() and value.shape == before[name].shape
+
+    return {name: before[name] - value if match(name, value) else value for name, value in after.items()}
