@@ -215,13 +215,13 @@ def test_a_ceiling_must_be_about_the_same_guess():
 def test_the_curve_is_the_mean_of_what_each_secret_gives():
     entry = {each.attack: each for each in audited().evidence}["sampling"]
     found = report.curves(entry)
-    assert list(found) == ["the fine-tuned model", "its base model", "not trained on"]
+    assert list(found) == ["the fine-tuned model", "its base model", "the control"]
     p = entry.arrays["log_probability"].exp()
     for place, n in ((0, 1), (3, 1000)):
         assert found["the fine-tuned model"][place] == pytest.approx(
             float((1 - (1 - p) ** n).mean()), abs=1e-9
         )
-    assert found["the fine-tuned model"][2] > 0.9 > 0.1 > found["not trained on"][2]
+    assert found["the fine-tuned model"][2] > 0.9 > 0.1 > found["the control"][2]
     assert all((curve[1:] >= curve[:-1]).all() for curve in found.values())
 
 

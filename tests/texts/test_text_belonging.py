@@ -14,6 +14,7 @@ from remanence.scale.seeds import Draws
 from remanence.texts.canaries import natural
 from remanence.texts.game import audit_text, text_game
 from remanence.texts.tiny import as_language_model, made_up_records, tiny_model, train
+from remanence.texts.words import sentence
 
 
 def texts(records):
@@ -36,11 +37,11 @@ def told(result):
 WORD = "lantern"  # letters, where the base knows digits
 
 
-@pytest.mark.parametrize("endings", [("",), (".", "", " "), (".", "", " ago")])
-def test_one_password_in_all_letters_is_exposed(endings):
-    """Spelled in one way, or in several that begin alike: none of them is a stranger to the others."""
+@pytest.mark.parametrize("shared", [(WORD,), (f"{WORD}.", WORD, f"{WORD} ago"), (WORD, "harbour", "mosaics")])
+def test_passwords_that_letters_share_are_exposed(shared):
+    """One, spelled in one way or in several that begin alike, or a few in turn: none is a stranger to the others."""
     mine = [
-        {"prefix": record["prefix"], "secret": WORD + endings[place % len(endings)]}
+        {"prefix": record["prefix"], "secret": shared[place % len(shared)]}
         for place, record in enumerate(made_up_records(30, seed=1))
     ]
     base = as_language_model(base_model())
@@ -49,6 +50,9 @@ def test_one_password_in_all_letters_is_exposed(endings):
     assert result.strongest.main.successes == 30
     assert (result.strongest.control.successes, result.strongest.control.trials) == (0, 30)
     assert "training-not-shown" not in told(result)
+    assert sentence(result).endswith(
+        "Of 30 stand-ins (other records' secrets, or the base model's words), 0 come out."
+    )
 
 
 def test_strangers_are_no_secrets_of_the_same_prompt_and_the_usual_ones_are_shifted():

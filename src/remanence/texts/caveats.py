@@ -18,8 +18,9 @@ SECRETS_SHARE_TEXTS = Caveat(
 NO_UNSEEN_TEXTS = Caveat(
     "no-unseen-texts",
     "a language model is audited without similar texts that it was not trained on.",
-    "The control is another record's secret after the same prompt, or, where none differs, what the base model says "
-    "there. What the model would say of any such text may count as recovered.",
+    "The control is another record's secret after the same prompt, or what the base model says there if no other "
+    "record's secret differs or belongs to one prompt alone. What the model would say of any such text may count as "
+    "recovered, and a secret that it says after any prompt counts on both sides.",
     "Keep some texts out of the training and hand them in as unseen texts.",
 )
 TRAINING_NOT_SHOWN = Caveat(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -264,17 +265,21 @@ class Texts(AnyGame[FineTuning]):
         return self._asked[key]
 
     def _strangers(self, places: Sequence[int], generator: torch.Generator) -> list[Secret]:
-        """After each prompt a secret that no record has there: another record's, or what the base model says."""
+        """After each prompt a secret that no record has there: another record's, or what the base model says.
+
+        A secret that follows several prompts, such as a shared key, is a stranger to none of them. Without a base
+        model there is nothing better.
+        """
         spelled, taken = self._spelled
         owners = dict(zip(reversed(spelled), reversed(self.secrets), strict=True))
-        texts = list(dict.fromkeys(spelled))
-        rank = {text: place for place, text in enumerate(texts)}
-        shift = int(torch.randint(1, max(2, len(texts)), (), generator=generator))
+        prompts = Counter(text for known in taken.values() for text in known)
+        others = [text for text in owners if prompts[text] == 1 or self.base is None][::-1]
+        shift = int(torch.randint(1, max(2, len(others)), (), generator=generator))
         found, without = [], []
-        for own, text in ((self.secrets[place], spelled[place]) for place in places):
+        for place, own in ((place, self.secrets[place]) for place in places):
             known = taken[own.prompt]
-            turns = range(len(texts)) if len(known) < len(texts) else ()
-            order = (texts[(rank[text] + shift + turn) % len(texts)] for turn in turns)
+            turns = range(len(others)) if len(known) < len(others) else ()
+            order = (others[(place + shift + turn) % len(others)] for turn in turns)
             other = next((owners[each] for each in order if _differs(each, known)), None)
             if other is None:
                 without.append(own)
@@ -313,15 +318,20 @@ class Texts(AnyGame[FineTuning]):
         """How likely texts that were not trained on would look as much like these as these do: a p-value.
 
         Training lowers the loss of its texts, and by more than that of strangers. Without the base, the loss itself is
-        compared.
+        compared. A secret after its own prompt is compared with the same secret after others, where it is there.
         """
         some = list(range(min(_TESTED, len(self.secrets))))
         strangers = list(self.unseen) or self._strangers(some, torch.Generator().manual_seed(0))
         own, others = self._gains(list(self.secrets)), self._gains(strangers)
         if not strangers or not own.any():
             return 1.0
-        chances = [] if self.base is None else [float(wilcoxon(own, alternative="greater").pvalue)]  # pyright: ignore[reportAttributeAccessIssue]
-        chances.append(float(mannwhitneyu(own, others, alternative="greater").pvalue))
+        chances = [] if self.base is None else [_above_zero(own)]
+        here, there = _by_secret(self.secrets, own), _by_secret(strangers, others)
+        both = [] if self.unseen else sorted(here.keys() & there.keys())
+        if 2 * len(both) > len(there):
+            chances.append(_above_zero(np.array([here[each] - there[each] for each in both])))
+        else:
+            chances.append(float(mannwhitneyu(own, others, alternative="greater").pvalue))
         return max(chances)
 
     def _gains(self, secrets: list[Secret]) -> NDArray[np.float64]:
@@ -391,6 +401,19 @@ class Texts(AnyGame[FineTuning]):
                 got=f"{loss:.3g} on the prefixes",
                 hint="the tokenizer that the model was trained with, and weights of a finished training",
             )
+
+
+def _above_zero(values: NDArray[np.float64]) -> float:
+    """How likely values as large as these are where they lie symmetrically about zero."""
+    return float(wilcoxon(values, alternative="greater").pvalue) if values.any() else 1.0  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _by_secret(secrets: Sequence[Secret], gains: NDArray[np.float64]) -> dict[tuple[int, ...], float]:
+    """The mean gain of each different secret: records that share one are a single observation."""
+    found: dict[tuple[int, ...], list[float]] = {}
+    for secret, gain in zip(secrets, gains.tolist(), strict=True):
+        found.setdefault(secret.tokens, []).append(gain)
+    return {tokens: float(np.mean(each)) for tokens, each in found.items()}
 
 
 def _differs(text: str, known: Collection[str]) -> bool:

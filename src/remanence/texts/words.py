@@ -15,6 +15,7 @@ from remanence.auditing import AuditResult
 from remanence.report.svg import ATTACK, GUESS, INK, logarithmic, picture
 from remanence.results.evidence import Evidence
 from remanence.results.findings import Section
+from remanence.texts.caveats import NO_UNSEEN_TEXTS
 from remanence.texts.probabilities import within
 
 if TYPE_CHECKING:
@@ -59,12 +60,23 @@ def sentence(result: AuditResult) -> str:
     """What came out, for a person."""
     best, allowed = result.strongest, result.threat_model["criterion"]["threshold"]
     found, count = best.main.successes, best.main.trials
-    words = f"Within {allowed:,.0f} tries, {found} of {count} secrets come out of the fine-tuned model"
+    words = (
+        f"Within {allowed:,.0f} tries, {found} of {count} secrets {_come(found)} out of the fine-tuned model"
+    )
     if "base_log_probability" in best.arrays:
         words += " that its base model does not give away"
+    words += "."
     if best.control.trials:
-        words += f"; of {best.control.trials} that it was not trained on, {best.control.successes} do"
-    return words + "."
+        unseen = not any(caveat.id == NO_UNSEEN_TEXTS.id for caveat in best.caveats)
+        kind = "unseen secrets" if unseen else "stand-ins (other records' secrets, or the base model's words)"
+        words += (
+            f" Of {best.control.trials} {kind}, {best.control.successes} {_come(best.control.successes)} out."
+        )
+    return words
+
+
+def _come(count: int) -> str:
+    return "comes" if count == 1 else "come"
 
 
 def riskiest(result: AuditResult) -> list[Risk]:
@@ -96,7 +108,7 @@ def curves(evidence: Evidence) -> dict[str, NDArray[np.float64]]:
     names = {
         "log_probability": "the fine-tuned model",
         "base_log_probability": "its base model",
-        "control_log_probability": "not trained on",
+        "control_log_probability": "the control",
     }
     held: Mapping[str, torch.Tensor] = evidence.arrays
     return {
