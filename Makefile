@@ -67,7 +67,7 @@ docs: $(VENV)/.ok  ## The documentation as a site, in site/; a warning is an err
 	@$(INSTALL) -r locks/docs.txt
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-mutants: $(VENV)/.ok  ## Do the tests notice? 200 small changes, another sample every day; an hour or two on two cores
+mutants: $(VENV)/.ok  ## Do the tests notice? 200 small changes, another sample every day; about half an hour on two cores
 	$(BIN)/python tools/mutants.py
 
 test-faults: $(VENV)/.ok  ## 500 sequences of kills, full disks and damage; 100,000 hostile files: an hour

@@ -1,8 +1,9 @@
-"""No hot path takes more torch operations where there are more trials: a loop over them once went unseen.
+"""No hot path takes more operations where there are more trials, nor a bound more FFTs where there are more steps.
 
 A budget is what a path takes today and a fifth more. `python benchmarks/budgets.py` prints what each takes.
 """
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,6 +26,10 @@ from remanence import (
     mean_squared_error,
     play,
 )
+from remanence.bounds import Person, dpsgd
+from remanence.bounds.calibration import noise_for_epsilon
+from remanence.bounds.engine import allocation
+from remanence.bounds.engine import dpsgd as certified
 from remanence.core.guess_coverage import most_met
 
 FEW, MANY = 10, 100
@@ -133,3 +138,38 @@ def test_a_step_of_learning_does_not_loop_over_its_batch():
 def test_what_a_guess_can_meet_is_counted_for_many_records_at_once():
     records = Records(torch.rand(120, 3, generator=generator()), torch.zeros(120))
     assert operations(lambda: most_met(records, Criterion(mean_squared_error, 0.05))) <= 800
+
+
+@pytest.fixture
+def transforms(monkeypatch):
+    """How many FFTs some work takes; one lattice of three laws takes six."""
+    counted = []
+    for name in ("rfft", "irfft"):
+        own = getattr(np.fft, name)
+        monkeypatch.setattr(
+            np.fft, name, lambda *args, own=own, **more: counted.append(1) or own(*args, **more)
+        )
+
+    def count(work):
+        certified._bracket.cache_clear()
+        allocation.allocation_bracket.cache_clear()
+        counted.clear()
+        work()
+        return len(counted)
+
+    return count
+
+
+@pytest.mark.parametrize("steps", [100, 1000, 100_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("batches", "most"), [("poisson", 12), ("shuffled", 0), ("fixed", 24), ("balls-in-bins", 28)]
+)
+def test_a_certificate_takes_a_few_transforms_however_many_steps(transforms, batches, most, steps):
+    run = {"noise_multiplier": 1.1, "sample_rate": 0.01, "steps": steps}
+    assert transforms(lambda: dpsgd(0.01, **run, person=Person(batches=batches))) <= most
+
+
+def test_baselines_share_lattices_and_noise_is_found_in_a_few(transforms):
+    run = {"sample_rate": 0.01, "steps": 1000}
+    assert transforms(lambda: dpsgd(np.linspace(0.01, 0.5, 20), noise_multiplier=1.1, **run)) <= 36
+    assert transforms(lambda: noise_for_epsilon(4.0, delta=1e-5, **run)) <= 8

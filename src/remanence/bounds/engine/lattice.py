@@ -32,7 +32,7 @@ from remanence.bounds.engine.schedule import Array, Schedule, Segment, log_never
 _PAIR = ("spread", "null", "alternative")
 _MOST_POINTS = 2**21  # of one lattice: about half a second
 _MANY_POINTS = 2**17  # beyond which steps are composed in groups,
-_WIDEST = 100.0  # spacing times tilt of groups, far from where an exponential overflows
+_WIDEST = 100.0  # a spacing, and of groups times the tilt, far from where an exponential overflows
 _SMOOTH = 4.0  # if no step's loss is as many deviations of a group's
 _MOST_WORK = 3 * 2**21  # points of all lattices of one bracket
 _PLAIN = -16.0  # probabilities above e^-16 need no tilt to be resolved
@@ -221,6 +221,7 @@ def build_laws(
 
     e^`log_floor` is about the smallest probability of a small loss that is wanted from them.
     """
+    spacing = min(spacing, _WIDEST)
     low, high, *offsets = chernoff_window(schedule, order, at, log_mass=log_mass)
     log_step_mass = log_mass - math.log(total_steps(schedule)) + min(at.cumulant, log_floor, 0.0)
     reach = sum(loss_reach(segment, order=order, log_mass=log_step_mass) for segment in schedule)
