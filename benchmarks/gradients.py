@@ -188,13 +188,13 @@ def matching(options: argparse.Namespace) -> None:
         for key, results in rows.items():
             mean = {
                 part: np.mean([getattr(q, part) for q, _ in results])
-                for part in ("mse", "psnr", "peak_psnr", "ssim", "label_accuracy")
+                for part in ("mse", "psnr", "peak_psnr", "label_accuracy")
             }
             seconds = np.median([spent for _, spent in results])
             ratio = seconds / np.median([spent for _, spent in rows["ours"]])
             print(
                 f"{name:12s} {key:10s} MSE {mean['mse']:.3g}, PSNR {mean['psnr']:.2f} dB "
-                f"(peak {mean['peak_psnr']:.2f}), SSIM {mean['ssim']:.3f}, labels {mean['label_accuracy']:.3f}, "
+                f"(peak {mean['peak_psnr']:.2f}), labels {mean['label_accuracy']:.3f}, "
                 f"{seconds:.3f} s per batch, {ratio:.0f} times ours",
                 flush=True,
             )

@@ -31,7 +31,7 @@ _ASKED_AT_ONCE = 4096  # models
 ORACLE = (
     "*mean error*: mean squared error with pixels in [0, 1], ± two standard errors. *oracle*: the mean error of the "
     "closest picture that the adversary holds. *below the oracle*: the share of targets whose reconstruction is "
-    "closer than that; *control*: the same reconstructions held against other targets."
+    "closer than that; *control*: the same reconstructions compared with other targets."
 )
 
 
@@ -139,7 +139,7 @@ class Study:
     def attack(
         self, mechanism: Mechanism[Release], shadows: Shadows, release: Release | None = None
     ) -> Found:
-        """Learn from the shadows, train on the targets unless somebody has, and compare."""
+        """Learn from the shadows, train on the targets unless a release is given, and compare."""
         before = time.perf_counter()
         attack = Reconstructor(steps=self.steps, batch=self.batch, width=self.width)
         reconstruct = attack.learn(self.knowledge(mechanism), self.generator(1), shadows)

@@ -40,9 +40,9 @@ def figure_8(settings: Settings) -> Outcome:
     """Error, accuracy and bounds for each ε, for clipping alone and for training without either."""
     small = settings.small
     data = handwriting_split(settings, known=4000)
-    study = Study(settings, data, 600 if small else 2000, 128 if small else 256)
+    study = Study(settings, data, 400 if small else 2000, 128 if small else 256)
     plain = study.data.training(initial_seed=settings.seed)
-    count = 2000 if small else 8000
+    count = 1000 if small else 8000
     threshold = float(study.oracle.mean())
     kappa = EmpiricalPrior(study.data.public).baseline(Criterion(mean_squared_error, threshold)).value
     settings_of: dict[str, tuple[float | None, Mechanism[Release]]] = {"no DP": (None, plain)}

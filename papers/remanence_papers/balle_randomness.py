@@ -32,10 +32,10 @@ def figure_6(settings: Settings) -> Outcome:
     """The error over the batch size, with and without the order of the batches, at two learning rates."""
     small = settings.small
     data = handwriting_split(settings, known=5000)
-    study = Study(settings, data, 600 if small else 3000, 128 if small else 256)
+    study = Study(settings, data, 400 if small else 3000, 128 if small else 256)
     # The last batch is trained on: 401 records in batches of 50 would end in a single one, which weighs as much.
     sizes = (51, 201, len(data.known) + 1) if small else (256, 1024, len(data.known) + 1)
-    epochs, count = (30, 1500) if small else (50, 8000)
+    epochs, count = (30, 1000) if small else (50, 8000)
     rows: list[dict[str, Cell]] = []
     cases = [(rate, known, size) for rate in RATES for known in (True, False) for size in sizes]
     for rate, known, size in track(cases, total=len(cases), what="batch sizes"):
@@ -69,9 +69,8 @@ def figure_6(settings: Settings) -> Outcome:
         [
             ORACLE,
             "The paper: 10,000 known records and 100 epochs. *none*: every step sees all records.",
-            "An incomplete last batch is trained on. Batch sizes leave it nearly full: a last batch of one record "
-            "weighs "
-            "that record as much as all of another batch, and an unknown order then hides everything.",
+            "An incomplete last batch is trained on. Batch sizes leave it nearly full, because a last batch of one "
+            "record would weigh that record as much as all records of another batch.",
         ],
     )
 
@@ -126,7 +125,7 @@ def figure_7(settings: Settings) -> Outcome:
 
 
 def initialisation(settings: Settings) -> Outcome:
-    """Initial weights that nobody knows, with one shadow for each target or with many."""
+    """Unknown initial weights, with one shadow for each target or with many."""
     small = settings.small
     data = handwriting_split(settings, known=1000)
     study = Study(settings, data, 600 if small else 4000, 128 if small else 256)

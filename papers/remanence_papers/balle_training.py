@@ -20,9 +20,9 @@ _FOLLOWED = 200  # targets whose gradients are looked at in every step
 def table_2(settings: Settings) -> Outcome:
     """One change at a time from the default, and the weights that a target never moves."""
     small = settings.small
-    study = Study(settings, handwriting_split(settings), 600 if small else 3000, 128 if small else 256)
+    study = Study(settings, handwriting_split(settings), 400 if small else 3000, 128 if small else 256)
     plain = study.data.training(initial_seed=settings.seed)
-    network, count = plain.network, 2000 if small else 16_000
+    network, count = plain.network, 1000 if small else 16_000
     assert isinstance(network, Perceptron)
     changes = {"default: ELU, 0.2, LeCun": plain}
     changes |= {

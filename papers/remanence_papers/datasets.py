@@ -57,8 +57,8 @@ def load_arrays(
         ) from None
 
 
-def pictures(features: torch.Tensor) -> list[list[list[float]]]:
-    """Flat pictures in [0, 1] as squares, for a panel."""
-    side = round(features.shape[-1] ** 0.5)
-    squares = features.clamp(0, 1).unflatten(-1, (side, side))
-    return [[[round(pixel, 3) for pixel in line] for line in square] for square in squares.cpu().tolist()]
+def pictures(features: torch.Tensor) -> list:
+    """Flat pictures in [0, 1] as squares, for a panel; those of 3,072 numbers have three colours."""
+    side = 32 if features.shape[-1] == 3072 else round(features.shape[-1] ** 0.5)
+    squares = features.clamp(0, 1).unflatten(-1, (-1, side, side)).squeeze(-3)
+    return squares.double().cpu().numpy().round(3).tolist()

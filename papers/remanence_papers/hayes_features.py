@@ -38,7 +38,7 @@ SMALL = (
 def figure_2(settings: Settings) -> Outcome:
     """Four methods at ε = 1, 10 and 100, with the accuracy of the model."""
     train, test, name = _embedded_digits(settings) if settings.small else _cifar(settings)
-    known, trials = 499, settings.trials or (200 if settings.small else 4000)
+    known, trials = 499, settings.trials or (100 if settings.small else 4000)
     searched = max(1, trials // 5)  # each is a search
     rows: list[dict[str, Cell]] = []
     for epsilon in track(EPSILONS, total=3, what="values of ε"):

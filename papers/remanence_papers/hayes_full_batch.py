@@ -30,7 +30,7 @@ PAPER_NORMS = {(1.0, 1.0): 0.9, (40.0, 1.0): 0.5}  # Appendix K.1; at C = 0.1 al
 def shortlist_of_ten(settings: Settings) -> Outcome:
     """The log-likelihood and Algorithm 2 beside γ and the best that any attack could do on these runs."""
     data, name = handwriting(settings)
-    known, trials = (499, settings.trials or 600) if settings.small else (999, settings.trials or 10_000)
+    known, trials = (499, settings.trials or 400) if settings.small else (999, settings.trials or 10_000)
     rows = []
     for epsilon in track((1.0, 10.0, 100.0), total=3, what="values of ε"):
         mechanism = mechanism_of(data, epsilon=epsilon, settings=settings)
@@ -160,7 +160,7 @@ def figure_7(settings: Settings) -> Outcome:
 def figure_9(settings: Settings) -> Outcome:
     """A shortlist of pictures, and one of uniform noise with the same mean distance between candidates."""
     data, name = handwriting(settings)
-    known, trials = (499, settings.trials or 400) if settings.small else (999, settings.trials or 4000)
+    known, trials = (499, settings.trials or 200) if settings.small else (999, settings.trials or 4000)
     pictures = data[known : known + 10]
     noise = torch.rand(pictures.features.shape, generator=torch.Generator().manual_seed(settings.seed))
     apart = [float(torch.pdist(features).mean()) for features in (pictures.features, noise)]
@@ -187,7 +187,7 @@ def figure_9(settings: Settings) -> Outcome:
 def figure_10(settings: Settings) -> Outcome:
     """With and without taking the known records' gradients off, for 4, 128 and 999 (499) of them."""
     data, name = handwriting(settings)
-    trials = settings.trials or (400 if settings.small else 4000)
+    trials = settings.trials or (200 if settings.small else 4000)
     sizes = (4, 128, 499) if settings.small else (4, 128, 999)
     rows = []
     for epsilon in track((1.0, 10.0, 100.0), total=3, what="values of ε"):

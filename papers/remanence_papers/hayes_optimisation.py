@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from unittest.mock import patch
@@ -38,7 +39,7 @@ from remanence_papers.hayes_games import (
     shortlist_game,
     table_1,
 )
-from remanence_papers.reproduction import Cell, Outcome, Panel, Settings, curve, interval
+from remanence_papers.reproduction import Cell, Outcome, Panel, Row, Settings, curve, interval
 
 SMALL_EPSILONS = (10.0, 100.0, 1000.0, 10_000.0)
 PAPER_EPSILONS = (10.0, 100.0, 300.0, 1000.0, 10_000.0)
@@ -138,7 +139,7 @@ def model_based(settings: Settings, epsilon: float, count: int) -> Tensor:
 
 
 def figure_1(settings: Settings) -> Outcome:
-    """The error of two attacks over ε: optimisation on every gradient, and a network on the final weights."""
+    """The error of two attacks over ε, optimisation on every gradient and a network on the final weights; a gallery."""
     data, known = _split(settings)
     name = handwriting(settings)[1]
     count, printed = _counts(settings)
@@ -146,6 +147,7 @@ def figure_1(settings: Settings) -> Outcome:
     neighbour = float(nearest_neighbour_errors(everyone[:count], everyone, rank=2).mean())  # itself is first
     epsilons = SMALL_EPSILONS if settings.small else PAPER_EPSILONS
     rows: list[dict[str, Cell]] = []
+    shown: dict[float, Reconstructed] = {}
     for epsilon in track(epsilons, total=len(epsilons), what="values of ε"):
         row: dict[str, Cell] = {"epsilon": epsilon}
         for loss, targets in (("likelihood", count), ("equation-1", printed)):
@@ -156,19 +158,14 @@ def figure_1(settings: Settings) -> Outcome:
             row[f"iterations, {loss}"] = round(found.iterations)
             if loss == "likelihood":
                 row["control"] = float((found.targets.roll(1, 0) - found.found).square().mean())
+                shown[epsilon] = found
         row["model-based"], row["± model-based"] = _mean(model_based(settings, epsilon, count))
         noise = mechanism_of(data, epsilon=epsilon, settings=settings).noise_multiplier
         limit = least_squared_error(noise, STEPS)
         row |= {"nearest neighbour": neighbour, "random vectors": 1 / 6, "guo (unbiased)": limit}
         rows.append(row | {"paper": _PAPER_ON_MNIST.get(epsilon)})
     lines = ("likelihood", "equation-1", "model-based", "nearest neighbour", "random vectors")
-    panel = Panel(
-        "",
-        "ε",
-        "mean squared error, pixels in [0, 1]",
-        [curve(line, rows, "epsilon", line) for line in lines],
-        log_up=True,
-    )
+    panels = [_errors(rows, lines), _gallery(shown)]
     notes = [
         FLAT,
         "± is two standard errors over targets. *control*: the same reconstructions against another target. *guo*: "
@@ -177,9 +174,7 @@ def figure_1(settings: Settings) -> Outcome:
         "*model-based*: Balle et al.'s network on the final weights, which knows the initial ones, after {} shadows "
         "at each ε and {} steps.".format(*_shadows(settings)),
     ]
-    return Outcome(
-        name, rows, [panel], table_1(len(known), count, **{"trials of equation 1": printed}), notes
-    )
+    return Outcome(name, rows, panels, table_1(len(known), count, **{"trials of equation 1": printed}), notes)
 
 
 def with_a_prior(settings: Settings) -> Outcome:
@@ -193,7 +188,7 @@ def with_a_prior(settings: Settings) -> Outcome:
     middle = _mean((others.flat - _class_means(others)).square().mean(1))[0]
     epsilons = SMALL_EPSILONS[1:] if settings.small else PAPER_EPSILONS
     rows: list[dict[str, Cell]] = []
-    shown = []
+    shown: dict[float, Reconstructed] = {}
     for epsilon in track(epsilons, total=len(epsilons), what="values of ε"):
         row: dict[str, Cell] = {"epsilon": epsilon}
         kinds = {"no prior": "pictures", "no prior, [−1, 1]": "[−1, 1] alone"}
@@ -210,7 +205,7 @@ def with_a_prior(settings: Settings) -> Outcome:
         ceiling = bounds.dpsgd(guess.value, noise_multiplier=mechanism.noise_multiplier, steps=STEPS)
         row |= {"guess from": guess.lower, "guess to": guess.value, "γ": float(ceiling.success)}
         rows.append(row)
-        shown.append((epsilon, found))
+        shown[epsilon] = found
     lines = (
         "no prior",
         "no prior, [−1, 1]",
@@ -219,24 +214,7 @@ def with_a_prior(settings: Settings) -> Outcome:
         "mean of the class",
         "nearest neighbour",
     )
-    firsts = [len(shown[0][1].targets) // 10 * label for label in range(10)]
-    panels = [
-        Panel(
-            "",
-            "ε",
-            "mean squared error, pixels in [0, 1]",
-            [curve(line, rows, "epsilon", line) for line in lines],
-            log_up=True,
-        ),
-        Panel(
-            "first target of each class",
-            pictures=[
-                pictures(shown[0][1].targets[firsts]),
-                *(pictures(found.found[firsts]) for _, found in shown),
-            ],
-            picture_rows=["target", *(f"ε = {epsilon:g}" for epsilon, _ in shown)],
-        ),
-    ]
+    panels = [_errors(rows, lines), _gallery(shown)]
     notes = [
         FLAT,
         "*prior*: minus the logarithm of a Gaussian density is added to the loss, with the mean and the covariance of "
@@ -254,23 +232,6 @@ def with_a_prior(settings: Settings) -> Outcome:
 def _class_means(records: Records) -> Tensor:
     means = torch.stack([records.flat[records.labels == label].mean(0) for label in range(10)])
     return means[records.labels]
-
-
-def figure_6(settings: Settings) -> Outcome:
-    """A gallery: the first target of each class and what came back at several ε."""
-    known, name = _split(settings)[1], handwriting(settings)[1]
-    count = _counts(settings)[0]
-    epsilons = SMALL_EPSILONS if settings.small else PAPER_EPSILONS
-    every = [reconstruct(settings, epsilon, "likelihood", count) for epsilon in epsilons]
-    firsts = [len(every[0].targets) // 10 * label for label in range(10)]
-    rows = [
-        {"epsilon": epsilon, "mean squared error of these ten": float(found.errors[firsts].mean())}
-        for epsilon, found in zip(epsilons, every, strict=True)
-    ]
-    tiles = [pictures(every[0].targets[firsts]), *(pictures(found.found[firsts]) for found in every)]
-    labels = ["target", *(f"ε = {epsilon:g}" for epsilon in epsilons)]
-    panel = Panel("first target of each class", pictures=tiles, picture_rows=labels)
-    return Outcome(name, rows, [panel], table_1(len(known), count), [FLAT])
 
 
 def figure_8(settings: Settings) -> Outcome:
@@ -323,7 +284,7 @@ def in_colour(settings: Settings) -> Outcome:
     neighbour = float(nearest_neighbour_errors(others[:count], others, rank=2).mean())  # itself is first
     epsilons = (100.0, 10_000.0) if settings.small else (100.0, 1000.0, 10_000.0, 100_000.0)
     rows: list[dict[str, Cell]] = []
-    shown = []
+    shown: dict[float, Reconstructed] = {}
     for epsilon in track(epsilons, total=len(epsilons), what="values of ε"):
         found = reconstruct(settings, epsilon, "likelihood", count, "colours")
         row: dict[str, Cell] = {"epsilon": epsilon}
@@ -334,20 +295,8 @@ def in_colour(settings: Settings) -> Outcome:
             row[f"{share:.0%} of the pixels"] = interval(_share_right(found.targets, found.found, share))
         row["learning rate"] = _mechanism(settings, data, epsilon, "colours").learning_rate
         rows.append(row | {"paper": _PAPER_IN_COLOUR.get(epsilon)})
-        shown.append((epsilon, found))
-    firsts = [len(shown[0][1].targets) // 10 * label for label in range(10)]
-    tiles = [shown[0][1].targets[firsts], *(found.found[firsts] for _, found in shown)]
-    lines = ("likelihood", "nearest neighbour", "random vectors")
-    panels = [
-        Panel(
-            "", "ε", "mean squared error", [curve(each, rows, "epsilon", each) for each in lines], log_up=True
-        ),
-        Panel(
-            "first target of each class",
-            pictures=[_in_colour(each) for each in tiles],
-            picture_rows=["target", *(f"ε = {epsilon:g}" for epsilon, _ in shown)],
-        ),
-    ]
+        shown[epsilon] = found
+    panels = [_errors(rows, ("likelihood", "nearest neighbour", "random vectors")), _gallery(shown)]
     used = {**table_1(len(known), count), "clipping norm": 1.0}
     notes = [
         FLAT,
@@ -373,12 +322,6 @@ def _colours(settings: Settings) -> tuple[Records, Records, str]:
     pixels = torch.from_numpy(arrays["xtr"]).permute(0, 3, 1, 2).flatten(1).float() / 255
     data = Records(pixels, torch.from_numpy(arrays["ytr"].ravel()).long())
     return data, data[:499], f"CIFAR-10 (32x32 pixels in colour, {len(data):,} pictures)"
-
-
-def _in_colour(flat: Tensor) -> list:
-    if flat.shape[1] != 3072:
-        return pictures(flat)
-    return flat.view(-1, 3, 32, 32).clamp(0, 1).double().numpy().round(2).tolist()
 
 
 def figure_12(settings: Settings) -> Outcome:
@@ -423,10 +366,26 @@ def figure_12(settings: Settings) -> Outcome:
         FLAT,
         f"A guess of one pixel is right with {chance:.4f} ({levels} levels); their number is binomial. The "
         "paper takes the power of one chance, which is too small (docs/errata.md).",
-        "γ holds for targets drawn from the prior, here uniform noise. Pictures are not, so γ says nothing about them: "
-        "the paper holds them against it all the same.",
+        "γ holds for targets drawn from the prior, here uniform noise. Pictures are not, so γ says nothing about them, "
+        "although the paper compares them with it.",
     ]
     return Outcome(name, rows, panels, table_1(len(known), count), notes)
+
+
+def _errors(rows: Sequence[Row], lines: Sequence[str]) -> Panel:
+    curves = [curve(line, rows, "epsilon", line) for line in lines]
+    return Panel("", "ε", "mean squared error, pixels in [0, 1]", curves, log_up=True)
+
+
+def _gallery(shown: Mapping[float, Reconstructed]) -> Panel:
+    """The first target of each class, and the guesses at each ε."""
+    targets = next(iter(shown.values())).targets
+    firsts = [len(targets) // 10 * label for label in range(10)]
+    tiles = [targets, *(each.found for each in shown.values())]
+    rows = ["target", *(f"ε = {epsilon:g}" for epsilon in shown)]
+    return Panel(
+        "first target of each class", pictures=[pictures(each[firsts]) for each in tiles], picture_rows=rows
+    )
 
 
 def _share_right(targets: Tensor, found: Tensor, share: float) -> SuccessRate:
@@ -453,7 +412,7 @@ def _counts(settings: Settings) -> tuple[int, int]:
 
 def _shadows(settings: Settings) -> tuple[int, int]:
     """Shadow models at each ε, and steps of learning from them."""
-    return (1000, 300) if settings.small else (20_000, 2000)
+    return (500, 200) if settings.small else (20_000, 2000)
 
 
 def _uniform(settings: Settings, pool: Records) -> Tensor:

@@ -160,7 +160,7 @@ class Judge:
             farm = ShadowFarm(replace(light, mechanism=recipe), generator)
             try:
                 block = farm.block(_SHADOWS)
-            except InputError:  # it diverges, and nobody publishes such a head
+            except InputError:  # it diverges: such a head is not published
                 continue
             if len(block) == _SHADOWS:
                 kept.append(place)

@@ -117,8 +117,9 @@ def rendered(folder: Path) -> str:
         "",
         "Printed by `make papers`. Numbers are read off the pages that they link to; a page says its command, data, "
         "settings, seconds, seeds, and what is less than in the paper. Ranges in brackets are intervals at 95 %, or "
-        "the "
-        "least and the greatest over seeds. What the papers get wrong is in the [errata](errata.md).",
+        "the least and the greatest over seeds. A page marked *stale* was printed by older code than today's, so its "
+        "numbers may differ from what its command prints now. What the papers get wrong is in the "
+        "[errata](errata.md).",
         "",
         *(f"- **{status}**: {meaning}" for status, meaning in STATUSES.items()),
         "",

@@ -65,7 +65,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Heads:
-    """Heads that know a person, that person's pictures `(heads, own)`, who it is, and all pictures by their places."""
+    """Heads that know a person, that person's pictures `(heads, own)`, their label, and the places of all pictures."""
 
     release: Weights
     own: Records
@@ -283,7 +283,7 @@ def _digits() -> People:
 def person_places(
     labels: Tensor, own: int, count: int, generator: torch.Generator, other_than: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Where sets of others and then of one person stand in a pool, and who that is; nobody of `other_than`."""
+    """Places in a pool of sets of others and then of one person, and which person; never one of `other_than`."""
     people = torch.unique(labels)
     draws = torch.rand(count, len(people), generator=generator, device=generator.device).to(people.device)
     if other_than is not None:
@@ -314,7 +314,7 @@ def trained(head: TransferHead, pool: Records, own: int, count: int, generator: 
 
 
 def _others(pool: Records, heads: Heads, own: int, generator: torch.Generator) -> Records:
-    """As many pictures of somebody else for every head."""
+    """As many pictures of another person for every head."""
     parts = heads.person.split(_BLOCK)
     places = [person_places(pool.labels, own, len(each), generator, other_than=each)[0] for each in parts]
     return _theirs(pool, torch.cat(places), own)

@@ -249,4 +249,4 @@ def _believed(
 
 def _learning(settings: Settings) -> tuple[int, int, float]:
     """Steps, shadows per step and separation of every row's reconstructor."""
-    return (1000, 128, 0.3) if settings.small else (500, 1024, 0.3)
+    return (500, 128, 0.3) if settings.small else (500, 1024, 0.3)

@@ -31,8 +31,7 @@ def statistics(settings: Settings) -> Outcome:
     panels: list[Panel] = []
     for per_class in (1, 4):
         game = setup.game(per_class)
-        steps, batch = (1000, 128) if settings.small else (500, 1024)
-        attack = Reconstructor(steps=steps, batch=batch, separation=0.3)
+        attack = Reconstructor(steps=500, batch=128 if settings.small else 1024, separation=0.3)
         reconstruct, _ = prepare(game, attack, settings)
         found = evaluate(game, reconstruct, settings, trials)
         curves = []

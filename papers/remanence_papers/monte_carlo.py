@@ -35,7 +35,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Interval:
-    """A point estimate of γ between two ends, and the confidence that somebody claims for them."""
+    """A point estimate of γ between two ends, and the confidence claimed for them."""
 
     success: float
     lower: float

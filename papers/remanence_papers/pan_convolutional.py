@@ -125,7 +125,6 @@ def table_2(settings: Settings) -> Outcome:
                     "attack": attack,
                     "features recovered": None if attack in searches else f"{recovered} of {8 * batches}",
                     **summary(found),
-                    "SSIM": sum(one.ssim or 0.0 for one in found) / batches,
                     "paper PSNR": PAPER[name].get(attack, PAPER[name]["ours"]),
                 }
             )

@@ -98,12 +98,9 @@ def insecure(network: nn.Module, batch: Records) -> Records:
     return Records(moved.to(dtype), batch.labels)
 
 
-def measured(scenario: Scenario, batch: Records, guesses: Tensor, labels: Tensor) -> Quality:
+def measured(batch: Records, guesses: Tensor, labels: Tensor) -> Quality:
     """The paper's measures of one attacked batch."""
-    pictures = batch.features
-    if min(scenario.shape[1:]) >= 11:  # SSIM needs so much
-        pictures, guesses = (values.reshape(-1, *scenario.shape) for values in (pictures, guesses))
-    return quality(pictures, batch.labels, guesses, labels, value_range=2.0)
+    return quality(batch.features, batch.labels, guesses, labels, value_range=2.0)
 
 
 def summary(found: list[Quality]) -> dict[str, Cell]:

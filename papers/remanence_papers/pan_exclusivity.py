@@ -193,7 +193,7 @@ def _gradient_difference(network: nn.Module, first: Tensor, second: Tensor, labe
 def figure_9(settings: Settings) -> Outcome:
     """Groups A to E, pruning and signs: what Inverting and the exact attacks get, and what each costs in accuracy."""
     scenario = scenarios(settings)[0 if settings.small else 1]  # RetinaMNIST
-    batches = settings.trials or (5 if settings.small else 40)
+    batches = settings.trials or (3 if settings.small else 40)
     steps = 200 if settings.small else 2400
     base = SharedGradient(scenario.network((512,), seed=0), scenario.data.example_shape)
     narrow = replace(base, module=scenario.network((7, 512), seed=0))
@@ -227,7 +227,7 @@ def figure_9(settings: Settings) -> Outcome:
         stacked = {key: torch.cat([each[key] for each in sent]).to(settings.device) for key in sent[0]}
         guess = match_gradients(plain, stacked, batch_size=8, settings=search, seed=settings.seed)
         answers = zip(own, guess.inputs.cpu(), guess.labels.cpu(), strict=True)
-        found = [measured(scenario, batch, inputs, labels) for batch, inputs, labels in answers]
+        found = [measured(batch, inputs, labels) for batch, inputs, labels in answers]
         recovered = sum(_exactly(mechanism, each, batch) for each, batch in zip(sent, own, strict=True))
         rows.append(
             {

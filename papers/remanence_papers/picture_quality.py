@@ -1,4 +1,4 @@
-"""How close a reconstructed batch is: Hungarian matching, PSNR in both conventions, SSIM, labels."""
+"""How close a reconstructed batch is: Hungarian matching, PSNR in both conventions, labels."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from dataclasses import dataclass
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
-from torch.nn.functional import conv2d
-
-from remanence.core.exceptions import InputError
 
 
 @dataclass(frozen=True)
@@ -21,12 +18,10 @@ class Quality:
     psnr: float  # −10 log₁₀(MSE), as Pan et al. 2022 print it: no peak, whatever the range of the inputs
     peak_psnr: float  # 10 log₁₀(range² / MSE), as imaging defines it
     label_accuracy: float
-    ssim: float | None = None  # only for pictures
 
     def __str__(self) -> str:
-        similarity = "" if self.ssim is None else f", SSIM {self.ssim:.3f}"
         return (
-            f"MSE {self.mse:.3g}, PSNR {self.psnr:.2f} dB (peak convention {self.peak_psnr:.2f} dB){similarity}, "
+            f"MSE {self.mse:.3g}, PSNR {self.psnr:.2f} dB (peak convention {self.peak_psnr:.2f} dB), "
             f"labels {self.label_accuracy:.3f}"
         )
 
@@ -34,19 +29,16 @@ class Quality:
 def quality(
     inputs: Tensor, labels: Tensor, guesses: Tensor, guessed_labels: Tensor, *, value_range: float
 ) -> Quality:
-    """Match a batch `(samples, *example)` with guesses of any number, and measure. Pictures are `(channels, h, w)`."""
+    """Match a batch `(samples, *example)` with guesses of any number, and measure."""
     missing = max(0, len(inputs) - len(guesses))
     padded = torch.cat([guesses.double(), torch.zeros(missing, *inputs.shape[1:]).to(guesses).double()])
     order = match(inputs.double(), padded)
-    pairs = inputs.double(), padded[order]
-    errors = (pairs[0] - pairs[1]).flatten(1).square().mean(1)
-    similarity = float(ssim(*pairs, value_range=value_range).mean()) if inputs.ndim == 4 else None
+    errors = (inputs.double() - padded[order]).flatten(1).square().mean(1)
     return Quality(
         mse=float(errors.mean()),
         psnr=float(psnr(errors).mean()),
         peak_psnr=float(psnr(errors, peak=value_range).mean()),
         label_accuracy=label_accuracy(labels, guessed_labels),
-        ssim=similarity,
     )
 
 
@@ -79,33 +71,3 @@ def label_accuracy(labels: Tensor, guesses: Tensor) -> float:
         torch.bincount(values[values >= 0].long(), minlength=classes) for values in (labels, guesses)
     )
     return int(torch.minimum(ours, theirs).sum()) / len(labels)
-
-
-def ssim(first: Tensor, second: Tensor, *, value_range: float) -> Tensor:
-    """Structural similarity of pictures `(samples, channels, h, w)`, 11 × 11 Gaussian window, σ = 1.5.
-
-    (Wang et al. 2004, with its constants 0.01 and 0.03; the mean over the positions at which the window fits.)
-    """
-    if min(first.shape[-2:]) < 11:
-        raise InputError(
-            "The pictures are too small for SSIM.",
-            needs="at least 11 × 11 pixels",
-            got=f"{first.shape[-2]} × {first.shape[-1]}",
-            hint="use MSE or PSNR",
-        )
-    steps = torch.arange(11, dtype=torch.float64, device=first.device) - 5
-    weights = torch.exp(-(steps**2) / (2 * 1.5**2))
-    window = torch.outer(weights, weights) / weights.sum() ** 2
-
-    def mean(values: Tensor) -> Tensor:
-        return conv2d(values.flatten(0, 1).unsqueeze(1), window[None, None])
-
-    a, b = first.double(), second.double()
-    mean_a, mean_b = mean(a), mean(b)
-    variance_a, variance_b = mean(a * a) - mean_a**2, mean(b * b) - mean_b**2
-    covariance = mean(a * b) - mean_a * mean_b
-    c1, c2 = (0.01 * value_range) ** 2, (0.03 * value_range) ** 2
-    similarity = ((2 * mean_a * mean_b + c1) * (2 * covariance + c2)) / (
-        (mean_a**2 + mean_b**2 + c1) * (variance_a + variance_b + c2)
-    )
-    return similarity.flatten(1).mean(1).view(len(first), -1).mean(1)

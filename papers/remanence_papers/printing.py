@@ -50,7 +50,7 @@ def print_pages(
     failed: dict[str, str] = {}
     left = {entry.name: units(entry, settings) for entry in due}
     # The first seed of every page comes first: a page of one seed is better than three of another. Of these, what took
-    # longest begins, and what nobody has timed.
+    # longest begins, and pages that were never timed.
     work = sorted(
         (unit for pages in left.values() for unit in pages),
         key=lambda unit: (unit.settings.seed, -_seconds(out / f"{unit.entry.name}.json")),

@@ -84,7 +84,7 @@ REPRODUCTIONS = {
         ),
         Reproduction(
             "balle-initialisation",
-            "Initial weights that nobody knows, with one shadow per target or many",
+            "Unknown initial weights, with one shadow per target or many",
             BALLE_2022.at("§VI-B and Table II"),
             f"{_HOME}.balle_randomness:initialisation",
             minutes=2,
@@ -252,8 +252,8 @@ REPRODUCTIONS = {
         ),
         Reproduction(
             "hayes-figure-1",
-            "Reconstruction by optimisation: its error over ε",
-            HAYES_2023.at("Figure 1a"),
+            "Reconstruction by optimisation: its error over ε, with a gallery",
+            HAYES_2023.at("Figures 1a and 6a"),
             f"{_HOME}.hayes_optimisation:figure_1",
             minutes=8,
             reduced="300 targets for 1,000 and 40 of Equation 1; 20,000 shadows for 40,000; thousands of iterations "
@@ -302,14 +302,6 @@ REPRODUCTIONS = {
             minutes=1,
             reduced="four rates; learning rate not tuned",
             seeds=3,
-        ),
-        Reproduction(
-            "hayes-figure-6",
-            "Reconstructions by optimisation, a gallery",
-            HAYES_2023.at("Figure 6a"),
-            f"{_HOME}.hayes_optimisation:figure_6",
-            minutes=6,
-            reduced="as Figure 1",
         ),
         Reproduction(
             "hayes-figure-7",
@@ -390,7 +382,7 @@ REPRODUCTIONS = {
         Reproduction(
             "pan-table-2",
             "One gradient, insecure batches of 8: DLG, Inverting, the printed algorithm and ours",
-            PAN_2022.at("Table 2, fully connected"),
+            PAN_2022.at("Table 2 and Figure 6, fully connected"),
             f"{_HOME}.pan_attacks:table_2",
             minutes=2,
             reduced="MNIST for OrganMNIST and Olivetti faces for FaceScrub; batches made insecure in another way",
@@ -409,13 +401,6 @@ REPRODUCTIONS = {
             "Other batches with the same gradient: how different, and a gallery",
             PAN_2022.at("Figure 5"),
             f"{_HOME}.pan_exclusivity:figure_5",
-            minutes=1,
-        ),
-        Reproduction(
-            "pan-figure-6",
-            "Batches and what each attack makes of their gradients, a gallery",
-            PAN_2022.at("Figure 6"),
-            f"{_HOME}.pan_attacks:figure_6",
             minutes=1,
         ),
         Reproduction(

@@ -63,7 +63,7 @@ def test_an_update_of_local_steps_is_the_difference_of_the_weights():
 
 def test_the_angle_ignores_the_size_of_the_gradient():
     mechanism, inputs, _, release = one_sample_release()
-    settings = Matching("cosine", "signed-adam", "infer", steps=400, restarts=2)
+    settings = Matching("cosine", "signed-adam", "infer", steps=150, restarts=2)
     found = [
         match_gradients(
             mechanism, {n: c * v for n, v in release.tensors.items()}, batch_size=1, settings=settings, seed=0

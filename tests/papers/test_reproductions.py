@@ -241,13 +241,13 @@ def check_rows(rows: list[dict]) -> None:
 
 
 def test_a_figure_of_the_paper_runs_and_stays_below_its_bounds():
-    rows = runs("hayes-figure-10", trials=8)
+    rows = runs("hayes-figure-5", trials=8)
     check_rows(rows)
-    assert {row["known records"] for row in rows} == {4, 128, 499}
+    assert [row["sample rate"] for row in rows] == [0.01, 0.1, 0.5, 0.99]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [f"hayes-figure-{k}" for k in (2, 3, 4, 5, 7, 9, 13, 14)])
+@pytest.mark.parametrize("name", [f"hayes-figure-{k}" for k in (2, 3, 4, 7, 9, 10, 13, 14)])
 def test_every_figure_with_a_shortlist_runs_and_stays_below_its_bounds(name):
     check_rows(runs(name, trials=12))
 
