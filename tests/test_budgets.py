@@ -1,6 +1,7 @@
 """No hot path takes more operations where there are more trials, nor a bound more FFTs where there are more steps.
 
-A budget is what a path takes today and a fifth more. `python benchmarks/budgets.py` prints what each takes.
+A budget is what a path takes today and a fifth more. `python benchmarks/budgets.py` prints what each takes. Exact
+odds of texts have theirs in tests/texts/test_rounding.py.
 """
 
 import numpy as np
@@ -12,9 +13,13 @@ from conftest import heads_game, pictures
 from operations import operations
 from remanence import (
     DPSGD,
+    GLM,
     SGD,
     AnyModule,
+    ClosedForm,
     Criterion,
+    Gaussian,
+    LeaveOneOut,
     LinearReader,
     Loop,
     Perceptron,
@@ -31,6 +36,7 @@ from remanence.bounds.calibration import noise_for_epsilon
 from remanence.bounds.engine import allocation
 from remanence.bounds.engine import dpsgd as certified
 from remanence.core.guess_coverage import most_met
+from remanence.updates.span import Decomposed
 
 FEW, MANY = 10, 100
 
@@ -133,6 +139,28 @@ def test_a_step_of_learning_does_not_loop_over_its_batch():
     few = [learnt(2, batch) - learnt(1, batch) for batch in (8, 40)]
     assert max(few) - min(few) <= 10  # shadows are shuffled anew when all have been seen
     assert max(few) <= 700  # a step, and a look at held-out shadows
+
+
+def test_leaving_records_out_one_after_the_other_takes_no_loop_over_them():
+    def left_out(count):
+        features = torch.randn(count, 6, generator=generator(), dtype=torch.float64)
+        data, criterion = Records(features, features.sum(1)), Criterion(mean_squared_error, 0.1)
+        game = LeaveOneOut(GLM(Gaussian(), penalty=1.0), data, criterion)
+        return operations(lambda: play(game, ClosedForm()))
+
+    left_out(20)
+    few, many = left_out(20), left_out(200)
+    assert few <= 2500
+    assert many <= 1.1 * few  # Newton's steps differ; one operation per record would be 180 more
+
+
+def test_the_span_of_an_update_is_found_for_all_of_its_records_at_once():
+    def found(records):
+        left, right = (torch.randn(40, records, generator=generator()) for _ in range(2))
+        return operations(lambda: Decomposed.of(left @ right.mT).at(1.0))
+
+    assert found(2) == found(8) <= 100
+    assert found(30) <= 100
 
 
 def test_what_a_guess_can_meet_is_counted_for_many_records_at_once():

@@ -133,8 +133,8 @@ def own(count=3):
     return pictures(count, seed=5)
 
 
-def private_game(recipe=PRIVATE, count=3, independent=True, **settings):
-    mine, settings = own(count), {**settings, "independent": independent}
+def private_game(recipe=PRIVATE, count=3, **settings):
+    mine = own(count)
     return head_game(
         mine.embedding, mine.features, mine.labels, recipe, prior=public(), settings=HeadAudit(**settings)
     )
@@ -148,7 +148,6 @@ def test_a_private_head_has_a_ceiling_on_average_and_a_plain_one_has_none():
     result = audit(strict, [Oblivious()], policy=Policy(0.1), trials=30)
     assert result.verdict is Verdict.UNPROVEN  # on average over pictures is no proof for these
     assert "DP-SGD" in ceiling.name
-    assert ceiling.assumptions[-1] == "asserted by you: the pictures of a class are independent of each other"
     assert "on average over records" in words.found(result)
     assert "no attack exceeds" in str(result)
     assert not any("CONTRADICTED" in remedy for remedy in remedies(result))
@@ -162,7 +161,7 @@ def test_the_ceiling_grows_with_the_threshold_the_steps_and_the_pictures_of_a_cl
     base = private_game(threshold=0.003).bounds[0].success
     assert private_game(threshold=0.1).bounds[0].success > base
     assert private_game(replace(PRIVATE, epochs=60), threshold=0.003).bounds[0].success > base
-    assert private_game(count=6, threshold=0.003).bounds[0].success == pytest.approx(2 * base, rel=1e-6)
+    assert private_game(count=6, threshold=0.003).bounds[0].success > 2 * base
 
 
 def test_the_attack_stays_below_what_is_proven():
@@ -172,19 +171,6 @@ def test_the_attack_stays_below_what_is_proven():
     assert result.verdict is not Verdict.CONTRADICTED
 
 
-def burst(copies_in_public=0):
-    """Two of six pictures are nearly one, and public ones may be too."""
-    mine, others = own(6), public()
-    features = mine.features.clone()
-    features[3] = features[0] + 1e-3
-    known = others.features.clone()
-    for place in range(copies_in_public):  # the same class, one in four of which is a control
-        known[9 + 12 * place] = known[6 + 12 * place] + 1e-5
-    return (mine.embedding, features, mine.labels, PRIVATE), Records(
-        known, others.labels, embedding=others.embedding
-    )
-
-
 def group_ceiling(game, recipe, count):
     guesses = game.heads.prior.class_baselines(game.criterion, [0.0, 1.0, 2.0])
     return bounds.of_classes(
@@ -192,48 +178,17 @@ def group_ceiling(game, recipe, count):
     ).success
 
 
-def test_without_your_word_pictures_of_a_class_may_depend_on_each_other():
-    asserted, silent = (private_game(count=6, threshold=0.003, independent=said) for said in (True, False))
-    assert silent.bounds[0].success > asserted.bounds[0].success
-    assert silent.bounds[0].success == pytest.approx(group_ceiling(silent, PRIVATE, 2), rel=1e-6)
-    assert not any("asserted" in assumption for assumption in silent.bounds[0].assumptions)
-    assert any("may depend on each other" in assumption for assumption in silent.bounds[0].assumptions)
-
-
-@pytest.mark.parametrize("copies", [0, 3])
-def test_pictures_that_are_visibly_no_independent_draws_are_not_taken_for_such(copies):
-    arguments, known = burst(copies)
-    settings = HeadAudit(threshold=0.003, independent=True)
-    game = head_game(*arguments, prior=known, settings=settings)
-    (ceiling,) = game.bounds
-    assert ceiling.success == pytest.approx(group_ceiling(game, PRIVATE, 2), rel=1e-6)
-    assert "your pictures of class 0 are closer to each other" in ceiling.assumptions[-1]
-    assert not any("asserted" in assumption for assumption in ceiling.assumptions)
+def test_pictures_of_a_class_may_depend_on_each_other():
+    game = private_game(count=6, threshold=0.003)
+    assert game.bounds[0].success == pytest.approx(group_ceiling(game, PRIVATE, 2), rel=1e-6)
+    assert any("may depend on each other" in assumption for assumption in game.bounds[0].assumptions)
 
 
 def test_a_ceiling_of_one_proves_nothing():
-    (ceiling,) = private_game(
-        replace(PRIVATE, noise_multiplier=0.1), independent=False, threshold=0.003
-    ).bounds
+    (ceiling,) = private_game(replace(PRIVATE, noise_multiplier=0.1), threshold=0.003).bounds
     assert (
         words.proven(replace(ceiling, log_success=0.0)) == "Nothing is proven: the ceiling is 1000 in 1000."
     )
-
-
-def test_independent_pictures_keep_their_ceiling_if_you_say_so():
-    passed = 0
-    for seed in range(30):
-        mine = pictures(12, seed=100 + seed)
-        game = head_game(
-            mine.embedding,
-            mine.features,
-            mine.labels,
-            PRIVATE,
-            prior=public(),
-            settings=HeadAudit(threshold=0.003, independent=True),
-        )
-        passed += "asserted" in game.bounds[0].assumptions[-1]
-    assert passed >= 25  # at 95 %, fewer happen in 3 of 1,000 cases
 
 
 def test_equal_records_of_a_class_exceed_the_independent_ceiling_and_not_the_one_of_a_group():

@@ -41,7 +41,6 @@ RECIPES = {
     "normalised features": replace(BASE, loop=Loop(normalised=True)),
     "minibatches": replace(BASE, batch_size=4),
     "minibatches that drop the last": replace(BASE, batch_size=4, drop_last=True),
-    "published in bfloat16": replace(BASE, loop=Loop(precision="bfloat16")),
     "hidden units": replace(BASE, hidden=5, learning_rate=0.3),
     "hidden units without biases": replace(BASE, hidden=5, loop=Loop(bias=False)),
     "one output": replace(BASE, classes=2, class_weights=(1.0, 3.0)),
@@ -102,9 +101,9 @@ def plain_loop(recipe, features, labels, tensors, generator):
                 assert nn.utils.clip_grad_norm_(head.parameters(), loop.max_norm) > loop.max_norm
             optimizer.step()
             step += 1
-    kind = getattr(torch, loop.precision)
-    found = [part for layer in layers for part in (layer.weight, layer.bias)]
-    return [None if part is None else part.detach().to(kind).float() for part in found]
+    return [
+        None if part is None else part.detach() for layer in layers for part in (layer.weight, layer.bias)
+    ]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -179,7 +178,7 @@ def test_weights_that_are_computed_from_others_are_refused_by_their_names(norm):
 
 
 def test_loops_that_nobody_can_run_are_refused():
-    for wrong in ({"dropout": 1.0}, {"label_smoothing": -0.1}, {"precision": "int8"}, {"schedule": (-1.0,)}):
+    for wrong in ({"dropout": 1.0}, {"label_smoothing": -0.1}, {"schedule": (-1.0,)}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))} cannot be used"):
             Loop(**wrong)
     sets = Records(OWN.features[None], OWN.labels[None] % 3, embedding=OWN.embedding[None])

@@ -35,7 +35,6 @@ OPTIMIZERS: dict[str, Any] = {
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
 }
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @final
@@ -45,9 +44,9 @@ class Loop:
 
     `options` are further arguments of the optimizer, such as `(("betas", (0.9, 0.99)),)`. `schedule` is what the
     learning rate is multiplied with in each epoch or, if it has one entry for each, in each step. `dropout` is applied
-    to the features before the head, which are divided by their norm if `normalised`. The head is published in
-    `precision`. `activation` lies between layers. `max_norm` is what `clip_grad_norm_` clips the gradient of the whole
-    head to. What a loop does beyond that is said by the loop itself: `OwnHead(train, classes)`.
+    to the features before the head, which are divided by their norm if `normalised`. `activation` lies between layers.
+    `max_norm` is what `clip_grad_norm_` clips the gradient of the whole head to. What a loop does beyond that is said
+    by the loop itself: `OwnHead(train, classes)`.
     """
 
     options: tuple[tuple[str, Any], ...] = ()
@@ -56,14 +55,12 @@ class Loop:
     bias: bool = True
     dropout: float = 0.0
     normalised: bool = False
-    precision: str = "float32"
     activation: str = "relu"
     max_norm: float | None = None
 
     def __post_init__(self) -> None:
         number("label_smoothing", self.label_smoothing, least=0, most=1)
         number("dropout", self.dropout, least=0, below=1)
-        one_of("precision", self.precision, PRECISIONS)
         one_of("activation", self.activation, ACTIVATIONS)
         if self.max_norm is not None:
             number("max_norm", self.max_norm, above=0)
@@ -100,9 +97,7 @@ def train_loop(head: TransferHead, inputs: Tensor, labels: Tensor, generator: to
                 _clip(trained, loop.max_norm)
             optimizer.step()
             step += 1
-    precision = PRECISIONS[loop.precision]
-    final = [each.detach().to(precision).float() for each in tensors]
-    return Weights(dict(zip(names, final, strict=True)))
+    return Weights(dict(zip(names, (each.detach() for each in tensors), strict=True)))
 
 
 def starts(head: TransferHead, trials: int, numbers: int, generator: torch.Generator) -> list[Tensor]:
