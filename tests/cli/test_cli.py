@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from remanence.cli.main import app
-from remanence.core.catalogue import catalogue
 from remanence.results.storage import DOCUMENT
 from remanence.targets import TARGETS
 
@@ -118,17 +117,7 @@ def test_the_demo_gives_a_verdict_for_each_and_says_where(run, tmp_path, monkeyp
     assert out.rstrip().endswith(f"Reports: {tmp_path / 'demo-runs/index.html'}")
 
 
-def test_a_factory_file_is_audited(run, tmp_path):
-    (tmp_path / "mine.py").write_text(
-        HEADER + "def game():\n    return leave_one_out(Ridge().fit(x, y), x, y)\n"
-    )
-    code, out, _ = run("audit", "mine.py:game", "--json")
-    assert code == 1
-    assert json.loads(out)["target"] == "mine.py:game"
-    assert (tmp_path / "remanence-runs/mine-game" / DOCUMENT).exists()
-
-
-def test_a_factory_may_print_import_its_neighbours_and_define_dataclasses(run, tmp_path):
+def test_a_factory_file_is_audited_and_may_print_import_its_neighbours_and_define_dataclasses(run, tmp_path):
     (tmp_path / "neighbour.py").write_text("ALPHA = 2.0\n")
     (tmp_path / "mine.py").write_text(
         "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom neighbour import ALPHA\n"
@@ -138,8 +127,11 @@ def test_a_factory_may_print_import_its_neighbours_and_define_dataclasses(run, t
     )
     code, out, err = run("audit", "mine.py:game", "--json")
     assert code == 1
-    assert json.loads(out)["threat_model"]["mechanism"]["penalty"] == 2.0
+    document = json.loads(out)
+    assert document["target"] == "mine.py:game"
+    assert document["threat_model"]["mechanism"]["penalty"] == 2.0
     assert "hello" in err
+    assert (tmp_path / "remanence-runs/mine-game" / DOCUMENT).exists()
 
 
 def test_a_mistake_of_our_own_does_not_look_like_a_verdict(run, monkeypatch):
@@ -158,11 +150,6 @@ def test_help_lists_every_command_and_the_exit_codes():
     for command in ("audit", "attacks", "targets", "demo", "show"):
         assert command in text
     assert "Exit codes" in text
-
-
-def test_the_attacks_are_listed_with_what_they_need(run):
-    text = run("attacks")[1]
-    assert all(name in text for name in catalogue())
 
 
 FACTORIES = {

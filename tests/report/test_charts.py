@@ -18,11 +18,11 @@ from remanence.updates.leak_map_view import leak_map_picture
 class Words(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found, self.label = [], ""
+        self.found, self.tags = [], []
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
-        self.label = self.label or dict(attrs).get("aria-label", "")
+        self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data):
         self.found.append(data.strip())
@@ -45,10 +45,14 @@ CHARTS = {
 
 
 @pytest.mark.parametrize("chart", CHARTS)
-def test_a_chart_is_text_in_our_colours_with_a_label(chart):
+def test_a_chart_is_text_in_our_colours_with_a_label_and_the_same_every_time(chart):
     drawn = CHARTS[chart]()
+    assert drawn == CHARTS[chart]()
     words = Words(drawn)
-    assert words.label
+    tag, attributes = words.tags[0]
+    assert (tag, attributes["role"]) == ("svg", "img")
+    assert attributes["aria-label"]
+    assert chart == "thumbnail" or any(tag == "text" for tag, _ in words.tags)
     for wrong in ("mathdefault", "mathregular", "\\", "$"):
         assert wrong not in "".join(words.found)
     assert re.search(r"var\(--(attack|ceiling|guess)", drawn)

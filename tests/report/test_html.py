@@ -126,19 +126,6 @@ def test_a_script_in_every_string_stays_text(verdict):
             assert "alert(1)" in Page(page).text
 
 
-@pytest.mark.parametrize("figure", [line, errors, roc])
-def test_a_picture_is_one_labelled_element_with_text_and_the_same_every_time(figure):
-    found = result(Verdict.EXPOSED)
-    first, second = figure(found), figure(found)
-    assert first == second
-    (tag, attributes), *inside = Page(first).tags
-    assert tag == "svg"
-    assert attributes["role"] == "img"
-    assert attributes["aria-label"]
-    assert any(tag == "text" for tag, _ in inside)
-    assert "var(--attack, " in first
-
-
 def test_the_line_shows_the_four_numbers_of_the_verdict():
     found = result(Verdict.PROTECTED)
     text = Page(line(found)).text
@@ -264,24 +251,14 @@ def test_the_very_head_has_a_row_for_each_class(public, chance, verdict):
     assert text.index("| 0 | 40 |") < text.index("| 1 | 41 |") < text.index("| 2 | 42 |")
 
 
-def test_without_a_released_head_there_is_no_word_of_it():
-    for name in ("html", "markdown"):
-        assert "This very head" not in outputs(Verdict.EXPOSED)[name]
-
-
-def test_a_summary_of_many_classes_still_fits_a_pull_request():
+def test_a_summary_of_many_classes_still_fits_a_pull_request_and_brings_no_script_along():
     text = summary(with_released(result(Verdict.EXPOSED), 99, classes=100))
     assert len(text.splitlines()) <= 60
     assert "And 80 more rows" in text
-
-
-@pytest.mark.parametrize("name", ["html", "markdown"])
-def test_the_very_head_brings_no_script_and_no_picture_along(name):
-    found = poisoned(with_released(result(Verdict.EXPOSED), 99))
-    page = FORMATS[name](found)
-    assert "This very head" in page
-    assert "<script" not in page
-    assert "<img" not in page
+    for name in ("html", "markdown"):
+        page = FORMATS[name](poisoned(with_released(result(Verdict.EXPOSED), 99)))
+        assert "This very head" in page
+        assert not re.search("<script|<img", page)
 
 
 def test_the_noise_that_would_change_the_verdict_does():

@@ -68,7 +68,7 @@ def _known(where: str, given: Any, known: Any) -> None:
         if key not in known:
             close = get_close_matches(key, known, 1)
             raise InputError(
-                f"The settings of {where} have no {key!r}.",
+                f"{where} has no setting named {key!r}.",
                 needs=", ".join(known),
                 got=key,
                 hint=f"{close[0]} = ..." if close else "leave it out",

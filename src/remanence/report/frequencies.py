@@ -27,6 +27,17 @@ def thousandths(share: float, *, up: bool = False) -> str:
     return in_thousand(share, digits, up=up)
 
 
+def ends(lower: float, upper: float) -> tuple[str, str]:
+    """The ends of an interval in 1000, rounded outwards to 0 and 1000 where an end is next to nothing.
+
+    >>> ends(1.3e-7, 0.256), ends(0.998, 0.9999)
+    (('0', '256'), ('998', '999.9'))
+    """
+    lower = 0.0 if lower < 1e-3 * upper else lower
+    upper = 1.0 if 1 - upper < 1e-3 * (1 - lower) else upper
+    return thousandths(lower), thousandths(upper)
+
+
 def in_thousand(share: float, digits: int, *, up: bool) -> str:
     """1000 times a share with this many decimals, to the nearest or never below it: exact decimals, no tolerance.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -110,10 +109,14 @@ def _unbroken(text: str) -> str:
 
 
 def _coded(text: str) -> str:
-    """Text in which `this` is code; all of it is escaped first."""
+    """Text in which `this` and an option such as --this are code; all of it is escaped first."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"`([^`<>]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704
+    return Markup(re.sub(r"`([^`<>]+)`|(?<= )(--[a-z-]+)", _as_code, str(escape(text))))  # noqa: S704
+
+
+def _as_code(found: re.Match[str]) -> str:
+    return f"<code>{found[1] or found[2]}</code>"
 
 
 def template(name: str) -> Template:
@@ -149,16 +152,14 @@ def _environment() -> Environment:
 _SHOWN = 10
 
 
-@dataclass(frozen=True)
-class ClassExposure:
+class ClassExposure(NamedTuple):
     """How often records of one class were recovered; the intervals of all classes hold together."""
 
     label: int
     rate: SuccessRate
 
 
-@dataclass(frozen=True)
-class RecordExposure:
+class RecordExposure(NamedTuple):
     """How closely one record of the training set came back."""
 
     position: int
@@ -184,12 +185,12 @@ def classes(result: AuditResult) -> list[ClassExposure]:
 
 
 def records(result: AuditResult) -> list[RecordExposure]:
-    """The records that came back most closely, by their position in the training set."""
+    """The records that came back most closely, by their position in the training set; empty if none was recovered."""
     best = result.strongest
     if not result.words.by_record or not {"record", "error"} <= best.arrays.keys():
         return []
     positions, error = best.arrays["record"].flatten(), best.arrays["error"].flatten()
-    if len(positions) != len(error):
+    if len(positions) != len(error) or not best.main.successes:
         return []
     order = error.nan_to_num(nan=torch.inf).argsort(stable=True)[:_SHOWN]
     hits = best.arrays["succeeded"].flatten()

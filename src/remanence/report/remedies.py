@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 
 from remanence.auditing import AuditResult
@@ -32,9 +33,17 @@ def remedies(result: AuditResult) -> list[str]:
     limit = result.policy.max_success
     found = [] if ceiling is None else _noise(result, ceiling)
     if ceiling is None:
+        example = (
+            f"remanence calibrate --max-success {limit:g} --candidates {max(100, math.ceil(10 / limit))}"
+        )
         found.append(
             "Only a proof can make it PROTECTED, and none covers this training. Training with calibrated noise has "
-            f"one. It costs accuracy: `remanence calibrate --max-success {limit:g}` says how much noise DP-SGD needs."
+            f"one, and costs accuracy. How much noise DP-SGD needs: `{example} --sample-rate 0.01 --steps 1000`, with "
+            "your own sampling rate and steps."
+        )
+    elif ceiling.success > limit and not found:
+        found.append(
+            "Only a ceiling at or below the limit can make it PROTECTED. More noise lowers it, and costs accuracy."
         )
     if verdict is Verdict.EXPOSED:
         first = "Do not publish this release as it is. What has been published cannot be taken back."

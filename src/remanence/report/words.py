@@ -10,7 +10,7 @@ from remanence.core.rates import SuccessRate
 from remanence.core.references import bibliography
 from remanence.core.roc import TruePositiveRate
 from remanence.report import frequencies
-from remanence.report.frequencies import thousandths
+from remanence.report.frequencies import ends, thousandths
 from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
 from remanence.results.findings import Row, Section, WholeRecords
@@ -59,12 +59,12 @@ def not_covered(result: AuditResult) -> str:
     return f"This audit says nothing about {'; '.join(rest)}."
 
 
-_ABOUT = ("title", "owner", "purpose", "data")
+_ABOUT = {"title": "title", "owner": "owner", "purpose": "purpose", "data": "data, number of people"}
 
 
 def about(result: AuditResult) -> dict[str, str]:
     """What people want to know of a page that they sign; what was not given is blank, to be filled in by hand."""
-    return {"audit": result.target, **{name: result.about.get(name, "") for name in _ABOUT}}
+    return {"audit": result.target, **{label: result.about.get(name, "") for name, label in _ABOUT.items()}}
 
 
 def identity(result: AuditResult) -> str:
@@ -165,11 +165,11 @@ def _rate(result: AuditResult, best: Evidence) -> str:
     guess = guessing(best.baseline)
     if best.baseline.loose:
         guess = f"between {guess.replace(' to ', ' and ')}"
-    ends = f"between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}"
+    between = " and ".join(ends(best.main.lower, best.main.upper))
     rate = (
         ""
         if best.of_unknown_many
-        else f"The rate is {thousandths(best.main.rate)} in 1000 ({ends}), by {best.attack}. "
+        else f"The rate is {thousandths(best.main.rate)} in 1000 (between {between}), by {best.attack}. "
     )
     return (
         f"{rate}On records that were not trained on, the same attack achieves {thousandths(best.control.rate)}, and a "
@@ -327,15 +327,15 @@ def interval(rate: SuccessRate | TruePositiveRate) -> str:
     >>> interval(SuccessRate(9, 10))
     '900 (555 to 997)'
     """
-    return f"{thousandths(rate.rate)} ({thousandths(rate.lower)} to {thousandths(rate.upper)})"
+    return f"{thousandths(rate.rate)} ({' to '.join(ends(rate.lower, rate.upper))})"
 
 
 def shown(row: Row) -> str:
     """The numbers of a row of the picture, in 1000."""
-    share, lower, upper = map(thousandths, (row.share, row.lower, row.upper))
     if row.lower == row.upper:
-        return share
-    return f"{lower} to {upper}" if row.role == "guess" else f"{share} ({lower} to {upper})"
+        return thousandths(row.share)
+    span = " to ".join(ends(row.lower, row.upper))
+    return span if row.role == "guess" else f"{thousandths(row.share)} ({span})"
 
 
 def decided(result: AuditResult, role: str = "attack") -> str:
