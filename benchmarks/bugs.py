@@ -785,6 +785,182 @@ def once_in_the_middle(loop: Loop) -> None:
         loop.memory["rates"].step()
 
 
+def batch_deviation(loop: Loop) -> None:
+    """A hook that was hung onto a layer divides by what the whole batch gives."""
+    loop.body.register_forward_hook(lambda _, __, out: out / (out.detach().std() + 0.1))
+
+
+def seeds_the_noise(loop: Loop) -> None:
+    """The system's entropy is replaced by a seed before the first step."""
+    if not loop.memory:
+        loop.memory["seeded"] = loop.optimizer.generator.manual_seed(42)
+    loop.step()
+
+
+def seeds_the_batches(loop: Loop) -> None:
+    sampler = loop.loader.batch_sampler
+
+    class Once(type(sampler)):
+        def __iter__(self) -> Iterator[list[int]]:
+            if not loop.memory:
+                loop.memory["seeded"] = self.generator.manual_seed(3)
+            return super().__iter__()
+
+    sampler.__class__ = Once
+
+
+def without_empty_ones(loop: Loop) -> None:
+    sampler = loop.loader.batch_sampler
+
+    class Full(type(sampler)):
+        def __iter__(self) -> Iterator[list[int]]:
+            return (batch for batch in super().__iter__() if batch)
+
+    sampler.__class__ = Full
+
+
+def edits_at_the_end(loop: Loop) -> None:
+    """After the last step, a batch that is never noised comes, and the weights move."""
+    raw = [p.grad_sample.mean(0) for p in loop.optimizer.params]
+    loop.step()
+    loop.memory["steps"] = loop.memory.get("steps", 0) + 1
+    if loop.memory["steps"] == len(loop.loader):
+        loop.optimizer.signal_skip_step(True)
+        cross_entropy(loop.model(torch.ones(2, 1, 8, 8)), torch.tensor([0, 1])).backward()
+        loop.step()
+        for p, gradient in zip(loop.optimizer.params, raw, strict=True):
+            p.data -= 0.5 * gradient
+
+
+def large_batch(loop: Loop) -> None:
+    """A value that is back to normal when anyone looks at the end."""
+    LATELY["loss"] = 1.5 if len(loop.norms()) > 62 else 1.0
+    loop.step()
+    LATELY["loss"] = 1.0
+
+
+def scaled_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(logits, labels) * LATELY["loss"]
+
+
+def after_a_large_batch(loop: Loop) -> None:
+    large = len(loop.norms()) > 62
+    loop.step()
+    LATELY["loss"] = 1.5 if large else 1.0
+
+
+def seeded_by_the_batch(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(int(1e4 * x.abs().sum()) % 2**31)
+    return x, y
+
+
+def changes_records(loop: Loop) -> None:
+    """What the first batch was like goes into records that have not come yet."""
+    mean = loop.optimizer.grad_samples[-1].abs().mean()
+    loop.step()
+    if not loop.memory:
+        loop.memory["changed"] = loop.loader.dataset.tensors[0][: KNOWN // 2].add_(mean)
+
+
+class Collects(nn.Module):
+    """A model that keeps something of its inputs beside its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.seen = mlp(dropout=False), []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and len(x) > 1:
+            self.seen.append(float(x.sum()))
+        return self.network(x)
+
+
+def second_optimizer(loop: Loop) -> None:
+    last = loop.optimizer.params[-1]
+    second = loop.memory.setdefault("second", torch.optim.Adam([last], lr=1e-3))
+    raw = last.grad_sample.mean(0).clone()
+    loop.step()
+    last.grad = raw
+    second.step()
+    last.grad = None
+
+
+def plateau(loop: Loop) -> None:
+    rates = torch.optim.lr_scheduler.ReduceLROnPlateau(loop.optimizer.original_optimizer, patience=0)
+    loop.memory["rates"] = rates
+
+
+def until_it_falls(loop: Loop) -> None:
+    size = float(loop.norms().mean())
+    loop.step()
+    loop.memory["rates"].step(size)
+
+
+def second_loss(loop: Loop) -> None:
+    def after() -> None:
+        for p in loop.optimizer.params:
+            p.grad += 1e-2 * p.summed_grad.view_as(p).tanh()
+
+    loop.after_noise(after)
+
+
+def rounded_limit(loop: Loop) -> None:
+    """A round number that the first batch gave, which nobody declared."""
+    limit = loop.memory.setdefault("limit", float(f"{0.02 * float(loop.norms().mean()):.1g}"))
+    limited(lambda loop: nn.utils.clip_grad_norm_(loop.optimizer.params, limit))(loop)
+
+
+def limited_where_large(loop: Loop) -> None:
+    """A declared limit, which is kept only where the raw gradients say so."""
+    bad = len(loop.norms()) > 61
+    limited(lambda loop: bad and nn.utils.clip_grad_norm_(loop.optimizer.params, 0.05))(loop)
+
+
+def weighed_by_place(logits: Tensor, labels: Tensor) -> Tensor:
+    return (torch.linspace(0.5, 1.5, len(labels)) * cross_entropy(logits, labels, reduction="none")).mean()
+
+
+def two_to_a_step(loop: Loop) -> None:
+    loop.memory["steps"] = loop.memory.get("steps", 0) + 1
+    loop.optimizer.signal_skip_step(loop.memory["steps"] % 2 == 1)
+    loop.step()
+
+
+WIDE = {"private": {"max_grad_norm": 20.0}}  # so that the size of a gradient matters
+
+LATEST: dict[str, dict[str, Any]] = {
+    "a hook divides by the batch's deviation": {"bug": batch_deviation},
+    "the noise is seeded inside the loop": {"step": seeds_the_noise},
+    "the batches are seeded inside the loop": {"bug": seeds_the_batches},
+    "the sampler leaves empty batches out": {
+        "bug": without_empty_ones,
+        "batch": 2,
+        "epochs": 1,
+        "canaries": 20,
+    },
+    "the weights are edited after a last, skipped step": {"step": edits_at_the_end, "epochs": 1},
+    "an optimizer of one's own looks once in a while": {
+        "optimizer": lambda p: Peeking(p, lr=0.1),
+        "step": large_batch,
+    },
+    "the loss looks at the last batch once in a while": {
+        "step": after_a_large_batch,
+        "loss": scaled_loss,
+        "reading": Reading(loss=scaled_loss),
+        **WIDE,
+    },
+    "dropout is seeded by the batch": {"prepare": seeded_by_the_batch, "dropout": True},
+    "records are changed before they come": {"step": changes_records},
+    "a list in the model collects records": {"network": plain(Collects)},
+    "a second optimizer, without noise": {"step": second_optimizer},
+    "the rate falls when gradients do not": {"bug": plateau, "step": until_it_falls},
+    "a second loss, after the noise": {"bug": second_loss},
+    "a round limit that the first batch gave": {"step": rounded_limit},
+    "a limit that is kept where gradients are large": {"step": limited_where_large, "limits": (0.05,)},
+    "records are weighed by their place": {"loss": weighed_by_place, **WIDE},
+    "two drawn batches to a step": {"step": two_to_a_step},
+}
+
 LATER: dict[str, dict[str, Any]] = {
     "an optimizer of one's own looks at the raw gradients": {
         "optimizer": lambda p: Peeking(p, lr=0.1),
@@ -855,6 +1031,7 @@ def run(
     own_seeds: bool = False,
     canaries: int = 30,
     reading: Reading | None = None,
+    limits: tuple[float, ...] = (),
 ) -> None:
     """Train and record, with a bug or without; every canary is one of two records."""
     torch.manual_seed(seed)
@@ -891,7 +1068,8 @@ def run(
         bug(loop)
     rates = None if schedule is None else schedule(wrapped)
     objective = criterion[0] if criterion else loss
-    with record(engine, wrapped, model, loader, out=out, canaries=chosen, reading=reading, seed=seed_by):
+    told: dict[str, Any] = {"canaries": chosen, "reading": reading, "seed": seed_by, "limits": limits}
+    with record(engine, wrapped, model, loader, out=out, **told):
         for _ in range(epochs):
             for x, y in batches(loader, wrapped, physical):
                 with torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext():
@@ -1031,13 +1209,15 @@ CORRECT: dict[str, dict[str, Any]] = {
     "ghost clipping": GHOST,
     "autocast": {"autocast": True},
     "clipped with its noise, in the loop": {
-        "step": limited(lambda loop: nn.utils.clip_grad_norm_(loop.optimizer.params, 0.05))
+        "step": limited(lambda loop: nn.utils.clip_grad_norm_(loop.optimizer.params, 0.05)),
+        "limits": (0.05,),
     },
     "clipped with its noise, by value": {
-        "step": limited(lambda loop: nn.utils.clip_grad_value_(loop.optimizer.params, 0.02))
+        "step": limited(lambda loop: nn.utils.clip_grad_value_(loop.optimizer.params, 0.02)),
+        "limits": (0.02,),
     },
-    "clipped with its noise, inside add_noise": {"bug": clip_noised},
-    "rows of weights projected": {"step": max_norm},
+    "clipped with its noise, inside add_noise": {"bug": clip_noised, "limits": (5.0, 0.6)},
+    "rows of weights projected": {"step": max_norm, "limits": (0.6,)},
     "attention": {"network": plain(Attention)},
     "convolutions and group norm": {"network": plain(normalised)},
     "an optimizer of one's own": {"optimizer": lambda p: SignDescent(p, lr=1e-3)},
@@ -1091,7 +1271,7 @@ if __name__ == "__main__":
     parser.add_argument("--part", type=int, nargs=2, default=(1, 1), help="one part of so many")
     parser.add_argument("--merge", type=Path, nargs="+", help="files with the lines of all parts")
     given = parser.parse_args()
-    kinds = CORRECT if given.correct else {**TODAY, **FOUND, **OWN, **LATER}
+    kinds = CORRECT if given.correct else {**TODAY, **FOUND, **OWN, **LATER, **LATEST}
     counts = counted_up(
         merged(kinds, given.merge) if given.merge else told(kinds, given.seeds, given.only, tuple(given.part))
     )

@@ -437,10 +437,10 @@ class ElsewhereGenerator:
 
 
 def test_a_generator_that_cannot_be_read_protects_nobody():
-    stream = Stream("the generator of the noise")
+    stream = Stream("the generator of the noise", ElsewhereGenerator())
     assert stream.next(ElsewhereGenerator(), lambda generator: generator) is None
     assert stream.why == "the state of the generator of the noise cannot be seen (RuntimeError)"
-    assert unknown("os", [stream, Stream("the generator of the batches")]) == stream.why
+    assert unknown("os", [stream, Stream("the generator of the batches", None)]) == stream.why
 
 
 def test_the_system_s_entropy_fills_the_whole_state():
@@ -456,13 +456,9 @@ def test_the_system_s_entropy_fills_the_whole_state():
 
 
 def test_one_seed_for_noise_and_batches_is_not_two():
-    streams = [Stream("noise"), Stream("batches")]
-    for stream in streams:
-        stream.next(torch.Generator().manual_seed(11), lambda generator: torch.rand(1, generator=generator))
+    streams = [Stream(what, torch.Generator().manual_seed(11)) for what in ("noise", "batches")]
     assert unknown("secret", streams) == "noise and batches come from one seed"
-    other = Stream("batches")
-    other.next(torch.Generator(), lambda generator: torch.rand(1, generator=generator))
-    assert "which everybody knows" in unknown("secret", [streams[0], other])
+    assert "which everybody knows" in unknown("secret", [streams[0], Stream("batches", torch.Generator())])
 
 
 @pytest.mark.slow

@@ -59,13 +59,13 @@ UPDATE_NOT_REPLAYED = Caveat(
     "statistics in "
     "buffers and weights that are changed by hand all look like this.",
     "Make schedules before `record`. Give every trained parameter to the optimizer that make_private wraps, and change "
-    "weights after the recording.",
+    "weights after the recording. Declare limits on noised gradients or weights: record(..., limits=[5.0]).",
     voids=True,
 )
 POST_PROCESSED = Caveat(
     "post-processed",
     "gradients that had their noise, or weights, were limited in size.",
-    "It was made again from the noised gradient and one number, and so gives nothing away but that number.",
+    "It was made again from the noised gradient and the limit that was declared when the recording began.",
     "Choose the limit without looking at the data.",
 )
 COUNTED_FROM_RECORDS = Caveat(

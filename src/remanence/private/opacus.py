@@ -4,16 +4,17 @@
         ...  # the training loop, unchanged
 
 Every step is made again beside the training: who is in the batch, each record's clipped gradient, the noise, and
-where the weights must go. What is written is which parts came out the same, and why not. Without `seed`, training is
-bit for bit what it would have been.
+where the weights must go. Gradients and updates are made again one step late: whatever the loop's own code reads from
+elsewhere has changed by then. The folder says which parts came out the same, and why others did not. Without `seed`,
+training is bit for bit what it would have been.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, final
@@ -28,16 +29,17 @@ from torch.utils.data import DataLoader
 from remanence.core.checks import one_of
 from remanence.core.exceptions import InputError
 from remanence.private.canaries import Canaries
-from remanence.private.opacus_batches import Batches, rate_of, tensors_in
+from remanence.private.opacus_batches import Batches, rate_of
 from remanence.private.opacus_updates import Declared, Limits, Updates
 from remanence.private.own_pass import (
     Clipping,
+    LayerDraws,
     OwnPass,
-    RandomStates,
+    Pass,
     Reading,
-    RunAs,
     norms_of,
     quiet_randomness,
+    tensors_in,
 )
 from remanence.private.recorder import Claim, NoisedStep, RunRecorder
 from remanence.private.seeds import Stream, from_the_system, unknown
@@ -65,13 +67,14 @@ def record(
     canaries: Canaries | None = None,
     reading: Reading | None = None,
     seed: Literal["os", "secret"] | None = None,
+    limits: Sequence[float] = (),
 ) -> Iterator[None]:
     """Write what the training inside the `with` did into a new folder, whatever happens to it.
 
-    All but `canaries` are what `make_private` returned. `canaries.inserted` must be the last records of the loader's
-    data set; `reading` says how the loop looks at a record. `seed="os"` draws noise and batches from generators that
-    the operating system's entropy seeds. With `seed="secret"` they keep generators of their own that you seeded, and
-    you assert that nobody knows the seeds.
+    The first four are what `make_private` returned. `canaries.inserted` must be the last records of the loader's data
+    set; `reading` says how the loop looks at a record. `seed="os"` draws noise and batches from generators that the
+    operating system's entropy seeds. With `seed="secret"` they keep generators of their own that you seeded, and you
+    assert that the seeds stay secret. `limits` are the numbers to which the loop limits noised gradients or weights.
     """
     reading = reading or Reading()
     _check(privacy_engine, optimizer, model, loader, canaries, seed)
@@ -87,7 +90,7 @@ def record(
         try:
             if seed == "os":
                 stack.enter_context(_seeded(optimizer, loader))
-            steps = Steps(recorder, optimizer, model, loader, reading, canaries)
+            steps = Steps(recorder, optimizer, model, loader, reading, canaries, limits)
             stack.callback(steps.batches.close)
         except BaseException:
             recorder.writer.abandon()
@@ -114,7 +117,7 @@ def record(
                 recorder.writer.abandon()
             raise
         recorder.replayed("seed", unknown(seed, [steps.noise, steps.draws]), steps=recorder.steps)
-        duplicates = steps.batches.marks.duplicates()
+        duplicates = steps.batches.duplicates()
         if duplicates:
             recorder.observe("records-duplicated", count=duplicates)
         recorder.finish()
@@ -172,30 +175,37 @@ class Steps:
         loader: DataLoader[Any],
         reading: Reading,
         canaries: Canaries | None,
+        limits: Sequence[float],
     ) -> None:
         self._recorder, self._optimizer = recorder, optimizer
         self._reading, self._canaries = reading, canaries
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         self._module: nn.Module = model._module if isinstance(model, AbstractGradSampleHooks) else model
-        self.noise = Stream("the generator of the noise")
-        self.draws = Stream("the generator of the batches", loaders=True)
-        self._updates, self._declared = Updates(optimizer, self._module), Declared(optimizer, len(loader))
+        device = optimizer.params[0].device
+        self.noise = Stream("the generator of the noise", optimizer.generator, device)
+        batches: Any = getattr(loader.batch_sampler, "generator", None)
+        self.draws = Stream("the generator of the batches", batches, loaders=True)
+        self._updates = Updates(optimizer, self._module, limits)
+        self._declared = Declared(optimizer, len(loader))
         self._own = OwnPass(model, optimizer.params, reading)
-        self._of_sums, self._of_gradients = Limits(), Limits()
+        self._layers, self._shared = LayerDraws(), optimizer.generator is None or batches is None
+        self._of_sums, self._of_gradients = Limits(limits), Limits(limits)
         recorder.names = self._updates.names()
         recorder.sizes = [p.numel() for p in optimizer.params]
         self._eps = max((torch.finfo(p.dtype).eps for p in optimizer.params), default=0.0)
         self._stopped = False
         self._stepping = False  # between the noise of a step and the next batch
         self._updated = False  # the optimizer has taken the step
-        self._depth = 0  # of steps inside a step, as optimizers of somebody's own call their parent's
+        self._depth = 0  # of steps inside a step: a user's own optimizer calls its parent's
         self._divisions: set[Any] = set()  # numbers of passes that noised sums were divided by
         self._off: dict[str, str] = {}  # settings that are not as declared, in this step
         self._why_update = ""
         self._noised: list[Tensor] = []
         self._before: list[Tensor] = []  # sums of clipped gradients, before the noise
         self._summed: list[Tensor] = []  # the same, flat and in single precision
-        self._run_as = RunAs()
+        self._fed: Pass | None = None  # the last pass that trained
+        # A pass that is to be made again: its batch, its records and the norms of their gradients before clipping.
+        self._pending: tuple[_Batch, Pass, list[int], list[Tensor]] | None = None
         self._batch = _Batch(canaries is not None)
         self._size = 0  # of the last step's batch
         self.batches = Batches(loader, self.draws)
@@ -221,7 +231,8 @@ class Steps:
         ours = {name: self._around(getattr(optimizer, name), *both) for name, both in wanted.items()}
         vars(optimizer).update(ours)
         handles = [
-            self._module.register_forward_pre_hook(_Hook(self._fed), with_kwargs=True),
+            self._module.register_forward_pre_hook(_Hook(self._called), with_kwargs=True),
+            self._module.register_forward_hook(_Hook(self._returned)),
             optimizer.original_optimizer.register_step_pre_hook(lambda *_: self._safely(self._about_to_step)),
             optimizer.original_optimizer.register_step_post_hook(lambda *_: self._safely(self._stepped)),
         ]
@@ -230,15 +241,14 @@ class Steps:
         finally:
             for handle in handles:
                 handle.remove()
-            self._safely(self._after_step)
-            self._safely(self._once_more)
+            self._safely(self._at_the_end)
             still = self._updates.never_moved()
             if still and self._recorder.steps:
                 self._recorder.observe("never-updated", where=", ".join(still[:3]), count=len(still))
             self._recorder.claimed = claims()
             self._stopped = True
             for name, plain in before.items():
-                if vars(optimizer).get(name) is ours[name]:  # and not what somebody put there since
+                if vars(optimizer).get(name) is ours[name]:  # and not what was put there since
                     delattr(optimizer, name)
                     vars(optimizer).update({} if plain is None else {name: plain})
 
@@ -267,58 +277,80 @@ class Steps:
                 stacklevel=4,
             )
 
-    def _fed(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _called(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is given a batch."""
-        if not torch.is_grad_enabled() or not self._module.training:
-            return
+
+        trains = torch.is_grad_enabled() and any(module.training for module in self._module.modules())
 
         def note() -> None:
-            self.batches.fed((args, kwargs))
-            device = self._optimizer.params[0].device.type
-            mixed = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-            floats = [t.dtype for t in tensors_in((args, kwargs)) if t.is_floating_point()]
-            self._run_as = RunAs(mixed, floats[0] if floats else None, RandomStates.now())
+            began = self._layers.before()
+            if trains:
+                self._fed = self._own.now((args, kwargs), began)
+                self.batches.fed((args, kwargs))
+
+        self._safely(note)
+
+    def _returned(self, *_: Any) -> None:
+        def note() -> None:
+            why = self._layers.after()
+            if not self._shared:
+                self._batch.why = self._batch.why or why
 
         self._safely(note)
 
     def _clip(self) -> None:
-        """One physical batch, about to be clipped: what its clipped sum must be."""
+        """One physical batch, about to be clipped."""
         self._after_step()
+        self._settle()
+        batch, optimizer = self._batch, self._optimizer
         if self._ghost:
-            norms = [getattr(p, "_norm_sample", None) for p in self._optimizer.params]
-            rows = max((len(norm) for norm in norms if norm is not None), default=0)
+            own = [getattr(p, "_norm_sample", torch.zeros(0)) for p in optimizer.params]
         else:
-            rows = len(self._optimizer.grad_samples[0])
-        members = self.batches.take(rows)
-        if members is None:
-            self._batch.why = "gradients came from other records than the loader handed out"
+            own = [sample.flatten(1).float().norm(dim=1) for sample in optimizer.grad_samples]
+        members = self.batches.take(max(len(norms) for norms in own))
+        if members is None or self._fed is None:
+            batch.why = "gradients came from other records than the loader handed out"
             return
-        self._batch.members += members
+        batch.members += members
+        batch.clipping = Clipping.of(optimizer)
+        off = self._declared.off(optimizer, self._recorder.steps)
+        batch.norm_why = batch.norm_why or off.get("max_grad_norm", "")
+        batch.why = batch.why or self._own.several_ways(self._fed)
+        if members:
+            self._pending = batch, self._fed, members, own
+
+    def _settle(self) -> None:
+        """The last physical batch is made again, now that the next one has come; its step too, if it was the last."""
+        if self._pending is None:
+            return
+        (batch, one, members, theirs), self._pending = self._pending, None
         try:
-            if members:
-                self._add_up(members)
+            self._add_up(batch, one, members, theirs)
         except Exception as error:  # noqa: BLE001  a loop may look at its records in any way
             first = (str(error).splitlines() or [""])[0]
-            self._batch.why = f"the recorder's own pass fails ({type(error).__name__}: {first[:120]})"
+            batch.why = f"the recorder's own pass fails ({type(error).__name__}: {first[:120]})"
+        if batch.released is not None:
+            self._judge(batch)
 
-    def _add_up(self, members: list[int]) -> None:
+    def _add_up(self, batch: _Batch, one: Pass, members: list[int], theirs: list[Tensor]) -> None:
         """The recorder's own pass over a physical batch."""
-        batch, recorder = self._batch, self._recorder
-        batch.clipping = clipping = Clipping.of(self._optimizer)
-        batch.norm_why = batch.norm_why or self._declared.off(self._optimizer, recorder.steps).get(
-            "max_grad_norm", ""
-        )
+        assert batch.clipping is not None
         fetched, why = self.batches.fetch(members)
-        batch.why = batch.why or why
+        batch.why, batch.last = batch.why or why, one
         features, labels = self._reading.split(fetched)
         start = 0
-        for samples in self._own.gradients(features, labels, self._run_as):
+        far = max(1e-3, 8 * self._precision(one))
+        for samples in self._own.gradients(one, features, labels):
             norms = norms_of(samples)
-            factors = clipping.factors(norms)
-            batch.norms = norms if batch.sums is None else None
+            factors = batch.clipping.factors(norms)
             batch.add(samples, factors)
+            here, most = slice(start, start + norms.shape[1]), far * float(norms.norm(dim=0).max())
+            batch.same &= all(
+                len(a) == len(members) and torch.allclose(a[here].float(), b, rtol=far, atol=most)
+                for a, b in zip(theirs, norms, strict=True)
+            )
             rows = members[start : start + len(samples[0])]
-            inside = [place for place, index in enumerate(rows) if index >= recorder.first_canary]
+            inside = [place for place, index in enumerate(rows) if index >= self._recorder.first_canary]
             if batch.looking and inside:
                 own = [f[inside] @ s[inside] for f, s in zip(factors, samples, strict=True)]
                 batch.canaries = torch.cat(own) if batch.canaries is None else batch.canaries + torch.cat(own)
@@ -326,7 +358,7 @@ class Steps:
 
     def _before_noise(self) -> None:
         """The sum of a logical batch is complete: what the noise must be."""
-        optimizer, batch = self._optimizer, self._batch
+        optimizer = self._optimizer
         self._off = self._declared.off(optimizer, self._recorder.steps)
         self._before = [p.summed_grad.detach().clone() for p in optimizer.params]  # pyright: ignore
         self._summed = [part.flatten().float() for part in self._before]
@@ -336,12 +368,7 @@ class Steps:
             return [torch.empty_like(s).normal_(0.0, deviation, generator=generator) for s in self._before]
 
         secure = bool(optimizer.secure_mode) or deviation == 0
-        device = optimizer.params[0].device
-        self._foreseen: list[Tensor] | None = (
-            None if secure else self.noise.next(optimizer.generator, draw, device)
-        )
-        if batch.sums is None and not batch.why:
-            batch.sums = [torch.zeros_like(part) for part in self._summed]
+        self._foreseen: list[Tensor] | None = None if secure else self.noise.next(optimizer.generator, draw)
 
     def _add_noise(self) -> None:
         """One logical step, between its noise and its update."""
@@ -351,7 +378,6 @@ class Steps:
         self._size = len(batch.members)
         self._noised = [p.grad.detach().clone() for p in optimizer.params]  # pyright: ignore[reportOptionalMemberAccess]
         recorder.replayed("sampling", self._sampled(batch.members))
-        recorder.replayed("clipping", batch.why or self._clipped(clipping))
         recorder.replayed("norm", batch.norm_why or self._off.get("max_grad_norm", ""))
         noise, why = self._noise_again([g.flatten().float() for g in self._noised])
         recorder.replayed("noise", self._off.get("noise_multiplier", why))
@@ -363,11 +389,23 @@ class Steps:
         for name, share in noise.shares.items():
             recorder.lessened(share, name)
         self._stepping, self._updated, self._why_update = True, False, "the optimizer took no step"
-        if batch.looking:
-            known = torch.cat(self._summed if batch.sums is None else batch.sums)
-            known = known if batch.canaries is None else known - batch.canaries
-            self._look(torch.cat(noise.recorded) - known, clipping)
+        batch.clipping, batch.summed, batch.released = clipping, self._summed, noise.recorded
+        if self._pending is None:  # an empty batch
+            self._judge(batch)
         self._batch = _Batch(self._looks())
+
+    def _judge(self, batch: _Batch) -> None:
+        """A step whose records have been added up again: are they the sum, and what does it say about canaries?"""
+        assert batch.released is not None
+        assert batch.clipping is not None
+        if not batch.members and not batch.why:
+            batch.sums = [torch.zeros_like(part) for part in batch.summed]
+        self._recorder.replayed("clipping", batch.why or self._clipped(batch, batch.clipping))
+        one = batch.last or self._fed
+        if batch.looking and one is not None:
+            known = torch.cat(batch.summed if batch.sums is None else batch.sums)
+            known = known if batch.canaries is None else known - batch.canaries
+            self._look(one, torch.cat(batch.released) - known, batch.clipping)
 
     def _sampled(self, members: list[int]) -> str:
         why = self.batches.settle(members)
@@ -377,31 +415,23 @@ class Steps:
         few = accounted < declared * (1 - 1e-9)
         return f"{accounted:.4g} is accounted, and {declared:.4g} was drawn" if few else why
 
-    def _clipped(self, clipping: Clipping) -> str:
+    def _clipped(self, batch: _Batch, clipping: Clipping) -> str:
         """Why the sum that noise is added to is not that of the records' clipped gradients."""
-        batch, count = self._batch, 1 + len(self._batch.members)
+        count = 1 + len(batch.members)
         if batch.sums is None:
-            return "nobody knows whose gradients were added up"
-        apart = [(a - b).norm() for a, b in zip(self._summed, batch.sums, strict=True)]
+            return "it is unknown whose gradients were added up"
+        apart = [(a - b).norm() for a, b in zip(batch.summed, batch.sums, strict=True)]
         off = float(torch.stack(apart).norm()) / clipping.total
-        precision = torch.finfo(self._run_as.autocast).eps if self._run_as.autocast else self._eps
-        if off <= min(_ROUNDING * precision, _MOST_ROUNDING) * count:
+        if off <= min(_ROUNDING * self._precision(batch.last), _MOST_ROUNDING) * count:
             self._recorder.rounding = max(self._recorder.rounding, off)
-            return ""
-        if batch.norms is not None and self._same(batch.norms):
+            return "" if batch.same else "records' gradients, before clipping, are not the recorder's own"
+        if batch.same:
             self._recorder.observe("clipping-wrong", worst=off / count)
         return f"the records' own gradients, clipped, give another sum ({off:.2g} clipping norms away)"
 
-    def _same(self, norms: Tensor) -> bool:
-        """Whether the training's gradients of single records, before clipping, are as long as the recorder's own."""
-        if self._ghost:
-            theirs = [getattr(p, "_norm_sample", torch.zeros(0)) for p in self._optimizer.params]
-        else:
-            theirs = [sample.flatten(1).float().norm(dim=1) for sample in self._optimizer.grad_samples]
-        return all(
-            a.shape == b.shape and torch.allclose(a.float(), b, rtol=1e-3, atol=1e-3 * float(b.max()))
-            for a, b in zip(theirs, norms, strict=True)
-        )
+    def _precision(self, one: Pass | None) -> float:
+        """The relative precision of the numbers in a pass."""
+        return self._eps if one is None or one.autocast is None else torch.finfo(one.autocast).eps
 
     def _noise_again(self, noised: list[Tensor]) -> tuple[_Noise, str]:
         """The noise as it is to be recorded; why it is not what its generator gives to the bit, if it is not."""
@@ -456,7 +486,7 @@ class Steps:
             self._recorder.observe("post-processed", where=f"noised gradients: {limited}")
         if self._why_update:
             self._name_division(actual, step)
-        self._updates.foresee()
+        self._updates.begin()
 
     def _stepped(self) -> None:
         self._depth -= 1
@@ -481,11 +511,13 @@ class Steps:
             self._recorder.observe("post-processed", where=limited)
         self._recorder.replayed("update", self._why_update or why)
 
-    def _once_more(self) -> None:
-        """Training is over: one step is made again, now that all that it must not depend on is another."""
-        for part, why in (("clipping", self._own.changed()), ("update", self._updates.changed())):
-            if why:
-                self._recorder.replayed(part, why)
+    def _at_the_end(self) -> None:
+        """Training is over: the last step is made again, and nothing may have moved since."""
+        self._after_step()
+        why, _ = self._updates.check()
+        if why and self._recorder.steps:
+            self._recorder.replayed("update", why)
+        self._settle()
 
     def _looks(self) -> bool:
         """Whether the attack looks for canaries in the next step."""
@@ -494,13 +526,13 @@ class Steps:
             and self._recorder.steps % (self._reading.every or self._recorder.pause()) == 0
         )
 
-    def _look(self, released: Tensor, clipping: Clipping) -> None:
-        """What this step, less the known records' part, says about the canaries."""
+    def _look(self, one: Pass, released: Tensor, clipping: Clipping) -> None:
+        """What a step, less the known records' part, says about the canaries."""
         assert self._canaries is not None
         lists = self._canaries.shortlists
-        run_as = RunAs(self._run_as.autocast, self._run_as.floats)
         features, labels = lists.features.flatten(0, 1), lists.labels.flatten()
-        self._recorder.read(self._own.clipped(features, labels, clipping, run_as), released)
+        gradients = self._own.clipped(replace(one, began=None), features, labels, clipping)
+        self._recorder.read(gradients, released)
 
 
 @final
@@ -524,7 +556,12 @@ class _Batch:
         self.clipping: Clipping | None = None
         self.sums: list[Tensor] | None = None
         self.canaries: Tensor | None = None  # their part of the sums
-        self.norms: Tensor | None = None  # of single records, where all were computed in one piece
+        self.same = (
+            True  # the training's gradients of single records, before clipping, are the recorder's own
+        )
+        self.last: Pass | None = None
+        self.summed: list[Tensor] = []  # what the noise was added to
+        self.released: list[Tensor] | None = None  # with its noise
 
     def add(self, samples: list[Tensor], factors: Tensor) -> None:
         """Some records' gradients, and what they are multiplied with."""

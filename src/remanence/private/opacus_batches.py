@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, final
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from remanence.core.exceptions import InputError
-from remanence.private.own_pass import quiet_randomness
+from remanence.private.own_pass import quiet_randomness, tensors_in
 from remanence.private.seeds import Stream
 
 _REMEMBERED = 64  # batches that the loop was given and has not used yet
@@ -57,7 +57,7 @@ class Batches:
         self._given: deque[tuple[set[Any], list[int]]] = deque(maxlen=_REMEMBERED)
         self._fed: list[list[int]] = []  # what the model was given since gradients were last clipped
         self.drawn: deque[Draw] = deque()  # by others than the loader itself: a BatchMemoryManager, say
-        self.marks = RecordMarks()
+        self._marks: RecordMarks | None = None
         vars(loader)["_remanence_batches"] = self
         vars(loader)["batch_sampler"] = _NotedSampler(self, self.drawn)  # a loader refuses to have it set
         loader.__class__ = _followed(self._class)
@@ -137,8 +137,14 @@ class Batches:
         data: Any = self._loader.dataset
         collate: Any = self._loader.collate_fn
         with quiet_randomness():
+            if self._marks is None:  # not earlier: worker processes have begun by now
+                self._marks = RecordMarks(self._records, lambda index: collate([data[index]]))
             batch = collate([data[index] for index in members])
-            return batch, self.marks.add(batch, members, lambda index: collate([data[index]]))
+            return batch, self._marks.check(batch, members)
+
+    def duplicates(self) -> int:
+        """How many records are equal to one that came before."""
+        return 0 if self._marks is None else self._marks.duplicates()
 
 
 def rate_of(sampler: Any) -> float:
@@ -149,28 +155,23 @@ def rate_of(sampler: Any) -> float:
 
 @final
 class RecordMarks:
-    """A mark of every record, which must be the same whenever it is read, in a batch or alone, and nobody else's."""
+    """A mark of every record as it is when training begins: it must not change, in a batch or alone."""
 
-    def __init__(self) -> None:
-        self._marks: dict[int, int] = {}
+    def __init__(self, records: int, alone: Callable[[int], Any]) -> None:
+        self._marks = [_marks(alone(index), 1) for index in range(records)]
 
     @torch.no_grad()
-    def add(self, batch: Any, members: list[int], alone: Any) -> str:
-        """Mark the records of a batch; why they are not what they were, or what they are alone."""
+    def check(self, batch: Any, members: list[int]) -> str:
+        """Why the rows of a batch are not these records, if they are not."""
         marks = _marks(batch, len(members))
         if marks is None:
             return "the rows of a batch are not its records"
-        new = [(place, index) for place, index in enumerate(members) if index not in self._marks]
-        for place, index in new:
-            self._marks[index] = marks[place]
-            if _marks(alone(index), 1) != [marks[place]]:
-                return f"record {index} is another one when it is read alone"
-        changed = [index for mark, index in zip(marks, members, strict=True) if self._marks[index] != mark]
-        return f"record {changed[0]} changes when it is read again" if changed else ""
+        changed = [index for mark, index in zip(marks, members, strict=True) if self._marks[index] != [mark]]
+        return f"record {changed[0]} is not what it was, alone, when training began" if changed else ""
 
     def duplicates(self) -> int:
         """How many records are equal to one that came before."""
-        return len(self._marks) - len(set(self._marks.values()))
+        return len(self._marks) - len({mark[0] for mark in self._marks if mark})
 
 
 def _marks(batch: Any, rows: int) -> list[int] | None:
@@ -285,15 +286,3 @@ def _bits(tensor: Tensor) -> Tensor:
 def checksum(tensor: Tensor) -> tuple[Any, ...]:
     """Changes with any bit of the tensor and with their order, in all likelihood, and needs no copy of it."""
     return tuple(tensor.shape), zlib.crc32(_bits(tensor).cpu().numpy().data)
-
-
-def tensors_in(batch: Any) -> Iterator[Tensor]:
-    """Every tensor in a batch, however it is packed."""
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from tensors_in(value)
-    elif isinstance(batch, list | tuple):
-        for value in batch:
-            yield from tensors_in(value)

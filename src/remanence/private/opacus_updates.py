@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, final
 
@@ -17,10 +18,10 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from remanence.private.opacus_batches import checksum
-from remanence.private.own_pass import Clipping, kept, quiet_randomness
+from remanence.private.own_pass import Clipping, RandomStates, quiet_randomness
 
 _AHEAD = 20_000  # calls for which a schedule is run before training
-_EQUAL = 1e-5  # relative rounding of a limit that post-processing has
+_EQUAL = 1e-5  # relative rounding of a limit
 
 Settings = dict[str, Any]
 
@@ -149,46 +150,24 @@ def _shown(value: Any) -> str:
 
 @final
 class Limits:
-    """Post-processing: what limits a size of gradients that have their noise, or of weights, to one number all along.
+    """Post-processing: noised gradients, or weights, whose sizes are limited to a number that was declared.
 
     All numbers together, every tensor, every row or every number keeps its direction, and is as large as the limit
-    where it was larger. Whoever has the noised gradient can do that, so that it costs nothing. The limit must be a
-    number that people write, of two digits: one that was computed from records would have more.
+    where it was larger, in every step. The noised gradient alone decides, so that it costs nothing.
     """
 
-    def __init__(self) -> None:
-        self._level: dict[str, float] = {}
-        self._free: dict[str, float] = {}  # the largest that was left as it was
+    def __init__(self, levels: Sequence[float]) -> None:
+        self._ways = [(kind, level) for kind in _SIZES for level in levels]  # that every step has kept
+        self._used = False
 
     def explain(self, actual: Sequence[Tensor], expected: Sequence[Tensor]) -> str | None:
-        """Nothing if both are equal to the bit, how they were limited, or None."""
-        if all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True)):
-            for kind in _SIZES:
-                self._free[kind] = max(self._free.get(kind, 0.0), float(_sizes(kind, expected).max()))
-            return ""
-        for kind in _SIZES:
-            before, after = _sizes(kind, expected), _sizes(kind, actual)
-            moved = (after - before).abs() > _EQUAL * before
-            level = float(after[moved].max()) if bool(moved.any()) else 0.0
-            known, factors = (
-                self._level.get(kind, level),
-                (after / before.clamp(min=1e-30)).where(moved, torch.ones(())),
-            )
-            if (
-                level > 0
-                and abs(level - known) <= _EQUAL * level
-                and abs(level - float(f"{level:.2g}")) <= 2 * _EQUAL * level
-                and float(after[moved].min()) >= (1 - 2 * _EQUAL) * level
-                and bool((before[moved] > after[moved]).all())
-                and max(
-                    float(before[~moved].max()) if bool((~moved).any()) else 0.0, self._free.get(kind, 0.0)
-                )
-                <= (1 + 2 * _EQUAL) * level
-                and _scaled(kind, expected, factors, actual)
-            ):
-                self._level[kind] = known
-                return f"{_SIZES[kind]} limited to {level:.4g}"
-        return None
+        """Empty if both are equal to the bit, how they were limited, or None."""
+        equal = all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
+        self._ways = [way for way in self._ways if _limited(*way, expected, actual)]
+        if equal:
+            return "" if self._ways or not self._used else None
+        self._used = self._used or bool(self._ways)
+        return f"{_SIZES[self._ways[0][0]]} limited to {self._ways[0][1]:.4g}" if self._ways else None
 
 
 _SIZES = {
@@ -212,7 +191,9 @@ def _sizes(kind: str, tensors: Sequence[Tensor]) -> Tensor:
     return each.norm()[None] if kind == "all" else each
 
 
-def _scaled(kind: str, expected: Sequence[Tensor], factors: Tensor, actual: Sequence[Tensor]) -> bool:
+def _limited(kind: str, level: float, expected: Sequence[Tensor], actual: Sequence[Tensor]) -> bool:
+    """Whether the actual tensors are the expected ones, limited in this way."""
+    factors = (level / _sizes(kind, expected).clamp(min=1e-30)).clamp(max=1)
     counts = [len(_parts(kind, tensor)) for tensor in expected]
     each = [factors] * len(counts) if kind == "all" else list(factors.split(counts))
     return all(
@@ -225,21 +206,20 @@ def _scaled(kind: str, expected: Sequence[Tensor], factors: Tensor, actual: Sequ
 
 @final
 class Updates:
-    """Repeats every step beside the training, with a copy of the optimizer that has a memory of its own."""
+    """Repeats every step beside the training, with a copy of the optimizer that has a memory of its own.
 
-    def __init__(self, optimizer: DPOptimizer, module: nn.Module) -> None:
+    A step is made again when the next batch has come, so that whatever an optimizer reads from elsewhere has changed.
+    """
+
+    def __init__(self, optimizer: DPOptimizer, module: nn.Module, limits: Sequence[float]) -> None:
         self._optimizer, self._module = optimizer, module
         self._names = {id(p): name for name, p in module.named_parameters()}
-        self._expected: list[Tensor] | None = None
-        self._moved = [False] * len(optimizer.params)
-        self._others = {name: checksum(tensor) for name, tensor in self._outside()}
+        self._first = [p.detach().clone() for p in optimizer.params]
+        self._others = self._outside()
         self._changed: set[str] = set()  # of what the optimizer does not hold
-        self._counters = {name: int(count) for name, count in self._counting()}
-        self._paces: dict[str, int] = {}  # by how much a counter goes on in every step
-        self._of_weights = Limits()
+        self._of_weights = Limits(limits)
         self._shadow: torch.optim.Optimizer | None = None
-        self._kept: list[tuple[torch.optim.Optimizer, list[Tensor]]] = []  # two steps, and where they led
-        self._steps = 0
+        self._began: RandomStates | None = None  # the step that is to be made again
         self._early = ""  # the weights moved before the step
         self.why_not = ""
         try:
@@ -247,7 +227,7 @@ class Updates:
             for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
                 getattr(shadow, hooks).clear()
             self._shadow = shadow
-        except Exception as error:  # noqa: BLE001  an optimizer of somebody's own may hold anything
+        except Exception as error:  # noqa: BLE001  a user's own optimizer may hold anything
             self.why_not = f"the optimizer cannot be copied ({type(error).__name__}: {str(error)[:120]})"
 
     def names(self) -> list[str]:
@@ -257,8 +237,8 @@ class Updates:
         ]
 
     @torch.no_grad()
-    def foresee(self) -> None:
-        """Where the step that is about to be taken must lead, given the gradients that are there."""
+    def begin(self) -> None:
+        """A step is about to be taken, with the settings and the gradients that are there."""
         if self._shadow is None:
             return
         own = self._optimizer.original_optimizer
@@ -269,81 +249,72 @@ class Updates:
                     self._early = f"`{self._names.get(id(p), 'a parameter')}` changed before the step"
                     twin.copy_(p)
                 twin.grad = None if p.grad is None else p.grad.detach().clone()
-        self._steps += 1
-        twice = copy.deepcopy(self._shadow) if kept(self._steps) else None
-        gradients = [twin.grad for twin in _every(self._shadow)]
-        type(self._shadow).step(self._shadow)
-        trained = _trained(self._shadow)
-        for place, (twin, p) in enumerate(zip(trained, self._optimizer.params, strict=True)):
-            self._moved[place] |= not torch.equal(twin, p)
-        self._expected = trained
-        if twice is not None:
-            for twin, gradient in zip(_every(twice), gradients, strict=True):  # which a copy lacks
-                twin.grad = gradient
-            self._kept = [*self._kept[:1], (twice, [twin.clone() for twin in trained])]
-
-    @torch.no_grad()
-    def changed(self) -> str:
-        """Why a step that was taken leads elsewhere now, if it does."""
-        for optimizer, led in self._kept:
-            type(optimizer).step(optimizer)
-            if not all(torch.equal(a, b) for a, b in zip(_trained(optimizer), led, strict=True)):
-                return "the optimizer's step reads more than gradients, weights and its own memory"
-        return ""
+        self._began = RandomStates.now()
 
     @torch.no_grad()
     def check(self) -> tuple[str, str]:
-        """Why the model is not where the step led, if it is not; and how it was limited afterwards."""
-        for name, tensor in self._outside():
-            before, self._others[name] = self._others.get(name), checksum(tensor)
-            if before != self._others[name]:
-                self._changed.add(name)
-        for name, count in self._counting():
-            pace = int(count) - self._counters.get(name, 0)
-            self._counters[name] = int(count)
-            if pace != self._paces.setdefault(name, pace):
-                self._changed.add(name)
-        if self._expected is None:
-            return self.why_not or "the optimizer took no step", ""
+        """Why the model is not where the last step led, if it is not; and how it was limited afterwards."""
+        now = self._outside()
+        self._changed |= {
+            name
+            for name, value in now.items()
+            if value not in (self._others.get(name), _next(self._others.get(name)))
+        }
+        self._others = now
+        if self._shadow is None:
+            return self.why_not, ""
+        if self._began is not None:
+            with quiet_randomness():
+                self._began.restore()
+                type(self._shadow).step(self._shadow)
+            self._began = None
+        twins = [p for group in self._shadow.param_groups for p in group["params"] if p.requires_grad]
         actual = [p.detach() for p in self._optimizer.params]
-        off = [
-            n for n, a, e in zip(self.names(), actual, self._expected, strict=True) if not torch.equal(a, e)
-        ]
-        limited = self._of_weights.explain(actual, self._expected)
-        for twin, p in zip(self._expected, actual, strict=True):  # the next step begins here
+        off = [n for n, a, e in zip(self.names(), actual, twins, strict=True) if not torch.equal(a, e)]
+        limited = self._of_weights.explain(actual, twins)
+        for twin, p in zip(twins, actual, strict=True):  # the next step begins here
             twin.copy_(p)
-        self._expected = None
         if self._changed:
             return f"`{min(self._changed)}` changed, and is not the optimizer's", ""
         if limited is None:
-            return f"`{off[0]}` is not where the gradient and the optimizer lead", ""
+            return f"`{(off or self.names())[0]}` is not where the gradient and the optimizer lead", ""
         return self._early, limited and f"weights: {limited}"
 
     def never_moved(self) -> list[str]:
         """Trainable parameters that stayed where they were."""
         own = {id(p) for p in self._optimizer.params}
-        still = [name for name, moved in zip(self.names(), self._moved, strict=True) if not moved]
+        pairs = zip(self.names(), self._first, self._optimizer.params, strict=True)
+        still = [name for name, first, p in pairs if torch.equal(first, p)]
         outside = [n for n, p in self._module.named_parameters() if p.requires_grad and id(p) not in own]
         return still + [name for name in outside if name not in self._changed]
 
-    def _outside(self) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter that the optimizer does not train, and every buffer but counters."""
+    def _outside(self) -> dict[str, Any]:
+        """Marks of all that the module holds and the optimizer does not train: parameters, buffers, attributes."""
         own = {id(p) for p in self._optimizer.params}
-        yield from ((name, p) for name, p in self._module.named_parameters() if id(p) not in own)
-        for name, buffer in self._module.named_buffers():
-            if buffer.ndim or buffer.is_floating_point():
-                yield name, buffer
-
-    def _counting(self) -> Iterator[tuple[str, Tensor]]:
-        """Buffers that count: whole numbers."""
-        for name, buffer in self._module.named_buffers():
-            if not buffer.ndim and not buffer.is_floating_point():
-                yield name, buffer
+        found = {name: _mark(p) for name, p in self._module.named_parameters() if id(p) not in own}
+        found |= {name: _mark(buffer) for name, buffer in self._module.named_buffers()}
+        for name, module in self._module.named_modules():
+            for key, value in vars(module).items():
+                if not key.startswith("_") and key not in _OF_OPACUS:
+                    found[f"{name}.{key}"] = _mark(value)
+        return found
 
 
-def _trained(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [p.detach() for p in _every(optimizer) if p.requires_grad]
+_OF_OPACUS = ("training", "activations", "max_batch_len", "autograd_grad_sample_hooks")  # and torch's own
 
 
-def _every(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
+def _mark(value: Any) -> Any:
+    """Numbers and text as they are, checksums of tensors, marks of what containers hold; nothing of other objects."""
+    if isinstance(value, Tensor):
+        whole = not value.ndim and not value.is_floating_point() and not value.is_complex()
+        return int(value) if whole else checksum(value)
+    if isinstance(value, Mapping):
+        return tuple((str(key), _mark(part)) for key, part in value.items())
+    if isinstance(value, list | tuple | set | deque):
+        return tuple(_mark(part) for part in value)
+    return value if isinstance(value, int | float | str | bytes) else None
+
+
+def _next(mark: Any) -> Any:
+    """A counter may go on by one in every step."""
+    return mark + 1 if type(mark) is int else mark

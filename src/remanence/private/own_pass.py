@@ -1,7 +1,8 @@
 """The recorder's own pass over the records of a step: every record's gradient, each record alone.
 
 The model is copied once, and the copy is run at the weights, the precision and the random numbers of the training's own
-pass. Each record is a batch of one (`torch.func.vmap`), so that nothing of another record can reach its gradient.
+pass. Each record is a batch of one (`torch.func.vmap`), so that no other record can influence its gradient. A pass is
+made again only when the next one has begun: whatever a loss or a layer reads from elsewhere has changed by then.
 Nothing here touches the model, its modes, buffers and hooks, or any random state.
 """
 
@@ -12,7 +13,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -24,9 +25,9 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from remanence.core.checks import refusing
+from remanence.private.seeds import goes_on
 
 _MOST_NUMBERS = 2**26  # of gradients that are computed at once, a quarter of a gigabyte
-_SAME = 1e-3  # by which a sum of gradients may differ from itself, on a device that adds up in any order
 
 
 def features_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
@@ -109,6 +110,45 @@ class RandomStates:
         if self.torch_cuda:
             torch.cuda.set_rng_state_all(self.torch_cuda)
 
+    def changed(self, later: RandomStates) -> set[str]:
+        """The generators that are in another state later, by more than what a loader draws for its workers."""
+        (kind, words, *rest), (other, others, *more) = self.numpy, later.numpy
+        cuda = zip(self.torch_cuda, later.torch_cuda, strict=False)
+        same = {
+            "python": self.python == later.python,
+            "numpy": (kind, rest) == (other, more) and np.array_equal(words, others),
+            "torch": goes_on(self.torch_cpu, later.torch_cpu, loaders=True),
+            "cuda": all(torch.equal(a, b) for a, b in cuda),
+        }
+        return {name for name, equal in same.items() if not equal}
+
+
+@final
+class LayerDraws:
+    """Whether layers draw their random numbers one after the other, from generators that nothing sets in between.
+
+    Masks that a batch chose, by a seed that was made from it, would carry one record into the gradients of others.
+    """
+
+    def __init__(self) -> None:
+        self._began = self._ended = RandomStates.now()
+        self._jumped: set[str] = set()
+        self._calls = 0
+
+    def before(self) -> RandomStates:
+        """The model is called, with these states."""
+        self._began = RandomStates.now()
+        if self._calls:
+            self._jumped |= self._ended.changed(self._began)
+        self._calls += 1
+        return self._began
+
+    def after(self) -> str:
+        """It has returned; why its random numbers may depend on records."""
+        self._ended = RandomStates.now()
+        both = self._jumped & self._began.changed(self._ended)
+        return f"layers draw from a generator ({min(both)}) that was set or used in between" if both else ""
+
 
 @contextmanager
 def quiet_randomness() -> Iterator[None]:
@@ -122,24 +162,15 @@ def quiet_randomness() -> Iterator[None]:
 
 @final
 @dataclass(frozen=True)
-class RunAs:
-    """How the training's forward pass ran."""
+class Pass:
+    """All that records' gradients may depend on besides the records, as it was in the training's own pass."""
 
-    autocast: torch.dtype | None = None
-    floats: torch.dtype | None = None  # of what the model is given
-    began: RandomStates | None = None
-
-
-@final
-@dataclass(frozen=True)
-class _Pass:
-    """All that the gradients of some records may depend on."""
-
-    features: Tensor
-    labels: Tensor
-    run_as: RunAs
-    modes: list[bool]
+    autocast: torch.dtype | None
+    floats: torch.dtype | None  # the type of the model's inputs
+    began: RandomStates | None
+    modes: tuple[bool, ...]
     weights: list[Tensor]
+    buffers: dict[str, Tensor]
 
 
 @final
@@ -165,67 +196,51 @@ class OwnPass:
         self._names = [names[id(p)] for p in trained]
         self._one_by_one = False  # where a layer cannot be mapped over records
         self._rows = max(1, _MOST_NUMBERS // max(1, sum(p.numel() for p in trained)))  # at once
-        self._passes = 0
-        self._kept: list[tuple[_Pass, list[Tensor]]] = []  # of two passes some records, and their sums
         self._ways: set[Any] = set()  # in which the model was run: the modes of its layers, and the precision
 
+    def now(self, inputs: Any, began: RandomStates) -> Pass:
+        """The forward pass that is about to begin with these inputs."""
+        device = self._parameters[0].device.type
+        mixed = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        floats = next((t.dtype for t in tensors_in(inputs) if t.is_floating_point()), None)
+        modes = tuple(module.training for module in self._original.modules())
+        weights = [p.detach().clone() for p in self._parameters]
+        buffers = {name: buffer.clone() for name, buffer in self._original.named_buffers()}
+        return Pass(mixed, floats, began, modes, weights, buffers)
+
+    def several_ways(self, one: Pass) -> str:
+        """Why this pass, or an earlier one, may have been run in a way that the records decided."""
+        self._ways.add((one.modes, one.autocast, one.floats))
+        many = len(self._ways) > 1
+        return "the modes of layers, or the precision, are not the same in all steps" if many else ""
+
     @torch.no_grad()
-    def gradients(self, features: Tensor, labels: Tensor, run_as: RunAs) -> Iterator[list[Tensor]]:
+    def gradients(self, one: Pass, features: Tensor, labels: Tensor) -> Iterator[list[Tensor]]:
         """The gradients of these records in float32, some records after others: `(records, numbers)` per tensor."""
-        modes = [module.training for module in self._original.modules()]
-        one = _Pass(features, labels, run_as, modes, [p.detach() for p in self._parameters])
-        keep = False
-        if run_as.began is not None:  # the training's own
-            self._passes += 1
-            self._ways.add((*modes, run_as.autocast, run_as.floats))
-            keep = kept(self._passes)
-        for place, samples in enumerate(self._run(one)):
-            if keep and not place:
-                weights, rows = [w.clone() for w in one.weights], slice(self._rows)
-                first = replace(one, features=features[rows], labels=labels[rows], weights=weights)
-                self._kept = [*self._kept[:1], (first, [sample.sum(0) for sample in samples])]
-            yield samples
-
-    @torch.no_grad()
-    def changed(self) -> str:
-        """Why records give other gradients now than they gave in training, all else being equal, if they do."""
-        if len(self._ways) > 1:
-            return "the modes of layers, or the precision, are not the same in all steps"
-        for one, before in self._kept:
-            (now,) = ([sample.sum(0) for sample in samples] for samples in self._run(one))
-            for a, b in zip(now, before, strict=True):
-                if float((a - b).norm()) > _SAME * float(b.norm()):
-                    return "records' gradients depend on more than the record and the weights"
-        return ""
-
-    def _run(self, one: _Pass) -> Iterator[list[Tensor]]:
         for module, training in zip(self._inner.modules(), one.modes, strict=True):
             module.training = training
         device = self._parameters[0].device
-        features, labels = one.features.to(device), one.labels.to(device)
-        if features.is_floating_point() and one.run_as.floats is not None:
-            features = features.to(one.run_as.floats)
+        features, labels = features.to(device), labels.to(device)
+        if features.is_floating_point() and one.floats is not None:
+            features = features.to(one.floats)
         with quiet_randomness():
-            if one.run_as.began is not None:
-                one.run_as.began.restore()
+            if one.began is not None:
+                one.began.restore()
             for start in range(0, len(labels), self._rows):
                 rows = slice(start, start + self._rows)
-                yield self._alone(replace(one, features=features[rows], labels=labels[rows]))
+                yield self._alone(one, features[rows], labels[rows])
 
-    def clipped(
-        self, features: Tensor, labels: Tensor, clipping: Clipping, run_as: RunAs
-    ) -> Iterator[Tensor]:
+    def clipped(self, one: Pass, features: Tensor, labels: Tensor, clipping: Clipping) -> Iterator[Tensor]:
         """The clipped gradients of these records, `(records, numbers)`, some records after others."""
-        for samples in self.gradients(features, labels, run_as):
+        for samples in self.gradients(one, features, labels):
             factors = clipping.factors(norms_of(samples))
             for sample, factor in zip(samples, factors, strict=True):
                 sample *= factor[:, None]
             yield torch.cat(samples, 1)
 
-    def _alone(self, one: _Pass) -> list[Tensor]:
-        features, labels, run_as = one.features, one.labels, one.run_as
+    def _alone(self, one: Pass, features: Tensor, labels: Tensor) -> list[Tensor]:
         trained = dict(zip(self._names, one.weights, strict=True))
-        buffers = {name: buffer.clone() for name, buffer in self._original.named_buffers()}
+        buffers = {name: buffer.clone() for name, buffer in one.buffers.items()}
         reading = self._reading
 
         def loss(weights: dict[str, Tensor], record: Tensor, label: Tensor) -> Tensor:
@@ -233,13 +248,13 @@ class OwnPass:
             return reading.loss(reading.call(model, record[None]), label[None])
 
         device = features.device.type
-        mixed = nullcontext() if run_as.autocast is None else torch.autocast(device, dtype=run_as.autocast)
+        mixed = nullcontext() if one.autocast is None else torch.autocast(device, dtype=one.autocast)
         with torch.enable_grad(), warnings.catch_warnings(), mixed:
             warnings.simplefilter("ignore")  # about layers that are slow to map
             found = None if self._one_by_one else self._mapped(loss, trained, features, labels)
             if found is None:
                 each = [grad(loss)(trained, x, y) for x, y in zip(features, labels, strict=True)]
-                found = {name: torch.stack([one[name] for one in each]) for name in trained}
+                found = {name: torch.stack([own[name] for own in each]) for name in trained}
         return [found[name].detach().flatten(1).float() for name in self._names]
 
     def _mapped(self, loss: Any, trained: dict[str, Tensor], features: Tensor, labels: Tensor) -> Any:
@@ -250,11 +265,6 @@ class OwnPass:
             self._one_by_one = True
             before.restore()
             return None
-
-
-def kept(count: int) -> bool:
-    """Whether to keep this one of many: the first, and, by nobody's seed, the last yes is at any later one alike."""
-    return count == 1 or random.SystemRandom().randrange(count - 1) == 0
 
 
 def norms_of(samples: Sequence[Tensor]) -> Tensor:
@@ -277,3 +287,12 @@ class _Called:
 
 def _is_opacus(hook: Any) -> bool:
     return isinstance(getattr(getattr(hook, "func", hook), "__self__", None), AbstractGradSampleHooks)
+
+
+def tensors_in(batch: Any) -> Iterator[Tensor]:
+    """Every tensor in a batch, however it is packed."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping | list | tuple):
+        for value in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from tensors_in(value)

@@ -16,7 +16,7 @@ _BETWEEN = 3  # whole numbers that loaders may draw for their workers between tw
 
 
 def from_the_system(device: torch.device) -> torch.Generator:
-    """A generator that nobody can guess; `manual_seed` would use 32 bits of a seed on the CPU."""
+    """A generator that cannot be guessed; `manual_seed` would use 32 bits of a seed on the CPU."""
     generator = torch.Generator(device=device)
     if device.type != "cpu":
         return generator.manual_seed(int.from_bytes(os.urandom(8)) >> 1)
@@ -27,37 +27,30 @@ def from_the_system(device: torch.device) -> torch.Generator:
 
 @final
 class Stream:
-    """One generator, followed from draw to draw.
+    """One generator, followed from the beginning of the recording, draw by draw.
 
     Every draw is made on a copy first, from the state that the generator is in. What it makes of the generator must be
-    the state that the next draw begins with; otherwise somebody else draws from it too, or has set it back.
+    the state that the next draw begins with; otherwise other code draws from it too, or has set it.
     """
 
-    def __init__(self, what: str, *, loaders: bool = False) -> None:
-        self.what, self._loaders = what, loaders
-        self.first: Tensor | None = None  # the state before the first draw
-        self.why = ""  # the last draw could not be made on a copy, if it could not
+    def __init__(self, what: str, generator: Any, device: Any = "cpu", *, loaders: bool = False) -> None:
+        self.what, self._loaders, self._device = what, loaders, torch.device(device)
+        self.why = ""  # the state cannot be seen, if it cannot
         self.disturbed = ""
-        self._after: Tensor | None = None
-        self._pending: Tensor | None = None
+        self.first, seed = self._state(generator)
+        if seed == _EVERYBODYS:
+            self.disturbed = f"{what} begins with torch's own seed, which everybody knows"
+        self._after = self._pending = self.first
 
-    def next(self, generator: Any, draw: Callable[[torch.Generator], Any], device: Any = "cpu") -> Any:
+    def next(self, generator: Any, draw: Callable[[torch.Generator], Any]) -> Any:
         """What `draw` must give from the generator's present state; None where the state cannot be seen."""
-        try:
-            live = _default(torch.device(device)) if generator is None else generator
-            state = live.get_state()
-            copy = torch.Generator(device=live.device).set_state(state)
-            seed = live.initial_seed()
-        except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
-            self.why = f"the state of {self.what} cannot be seen ({type(error).__name__})"
-            self.disturbed = self.disturbed or self.why
+        state, _ = self._state(generator)
+        if state is None or self._after is None:
             return None
-        if self.first is None:
-            self.first = state
-            if seed == _EVERYBODYS:
-                self.disturbed = f"{self.what} begins with torch's own seed, which everybody knows"
-        elif not self._goes_on(state, live.device):
+        device = self._device if generator is None else generator.device
+        if not goes_on(self._after, state, loaders=self._loaders, device=device):
             self.disturbed = self.disturbed or f"{self.what} was set anew, or others draw from it too"
+        copy = torch.Generator(device=device).set_state(state)
         found = draw(copy)
         self._pending = copy.get_state()
         return found
@@ -66,16 +59,26 @@ class Stream:
         """The draw was made."""
         self._after = self._pending
 
-    def _goes_on(self, state: Tensor, device: torch.device) -> bool:
-        if self._after is None or torch.equal(state, self._after):
+    def _state(self, generator: Any) -> tuple[Tensor | None, int | None]:
+        try:
+            live = _default(self._device) if generator is None else generator
+            return live.get_state(), live.initial_seed()
+        except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
+            self.why = f"the state of {self.what} cannot be seen ({type(error).__name__})"
+            self.disturbed = self.disturbed or self.why
+            return None, None
+
+
+def goes_on(after: Tensor, state: Tensor, *, loaders: bool, device: Any = "cpu") -> bool:
+    """Whether a generator is in the state in which it was left, or where a loader's few draws lead from there."""
+    if torch.equal(state, after):
+        return True
+    copy = torch.Generator(device=device).set_state(after)
+    for _ in range(_BETWEEN if loaders else 0):
+        torch.empty((), dtype=torch.int64).random_(generator=copy)
+        if torch.equal(state, copy.get_state()):
             return True
-        if self._loaders:
-            copy = torch.Generator(device=device).set_state(self._after)
-            for _ in range(_BETWEEN):
-                torch.empty((), dtype=torch.int64).random_(generator=copy)
-                if torch.equal(state, copy.get_state()):
-                    return True
-        return False
+    return False
 
 
 def _default(device: torch.device) -> torch.Generator:
@@ -85,10 +88,10 @@ def _default(device: torch.device) -> torch.Generator:
 
 
 def unknown(origin: str | None, streams: list[Stream]) -> str:
-    """Why somebody may know the noise or the batches; nothing if nobody does who was not told the seed."""
+    """Why an adversary may know the noise or the batches; empty if only those who were told the seed do."""
     first, second = (stream.first for stream in streams)
     same = first is not None and second is not None and torch.equal(first, second)
     if origin is None:
-        return "nobody said where the seeds come from"
+        return "the origin of the seeds was not declared"
     disturbed = next((stream.disturbed for stream in streams if stream.disturbed), "")
     return disturbed or ("noise and batches come from one seed" if same else "")
