@@ -406,6 +406,9 @@ def test_the_fano_row_of_table_2_assumes_orthogonal_gradients(candidates):
             candidates, mutual_information=bounds.mutual_information(Segment(noise), candidates=candidates)
         )
         assert any_geometry.advantage < printed
+        assert any_geometry.success >= bounds.gaussian(1 / candidates, noise_multiplier=noise).success
+        told = bounds.mutual_information(Segment(noise), candidates=candidates, distance=math.sqrt(2))
+        assert told <= bounds.mutual_information(Segment(noise), candidates=candidates)
 
 
 def test_seven_of_twelve_upper_bounds_in_table_2_are_below_the_exact_value():

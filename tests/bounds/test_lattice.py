@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 
 from remanence.bounds.engine.closed_forms import gaussian_success, single_step_success
 from remanence.bounds.engine.contour import estimate_success
-from remanence.bounds.engine.lattice import lattice_bracket, lattice_brackets
+from remanence.bounds.engine.lattice import lattice_bracket
 from remanence.bounds.engine.quantise import quantise
 from remanence.bounds.engine.schedule import Segment
 
@@ -169,21 +169,6 @@ def test_a_work_limit_widens_the_bracket_and_says_so():
     assert ends.excess(1e-4) > 1
     assert found.converged
     assert_brackets(ends, found.log_success, rtol=1.0)
-
-
-def test_many_baselines_share_a_lattice_without_losing_their_brackets():
-    run = (Segment(0.8, 0.02, 1000),)
-    logs = [math.log(baseline) for baseline in (1e-12, 1e-4, 0.01, 0.03, 0.1, 0.3, 0.5, 0.9)]
-    for log_baseline, ends in zip(logs, lattice_brackets(run, logs), strict=True):
-        assert ends.excess(1e-4) <= 1
-        assert_brackets(ends, estimate_success(run, log_baseline).log_success)
-
-
-def test_a_finer_tolerance_is_met_when_asked_for():
-    run = (Segment(0.987386, 0.02, 1000),)
-    ends, _ = lattice_bracket(run, math.log(0.1), rtol=1e-6)
-    assert ends.excess(1e-6) <= 1
-    assert_brackets(ends, estimate_success(run, math.log(0.1)).log_success, rtol=1e-6)
 
 
 @pytest.mark.parametrize("baseline", [0.3, 1e-3, 1e-9])

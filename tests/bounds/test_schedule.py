@@ -12,10 +12,6 @@ def test_equal_segments_are_merged_and_order_does_not_matter():
     assert total_steps(normalise([first, second, first])) == 10
 
 
-def test_a_single_segment_is_a_schedule():
-    assert normalise(Segment(1.0)) == (Segment(1.0),)
-
-
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
@@ -36,8 +32,3 @@ def test_impossible_settings_are_refused_by_name_and_value(arguments, field):
     with pytest.raises(InputError, match=field) as refusal:
         Segment(*arguments)
     assert repr(arguments[-1]) in str(refusal.value)
-
-
-def test_an_empty_schedule_is_refused():
-    with pytest.raises(InputError, match="segments"):
-        normalise([])

@@ -13,6 +13,7 @@ from remanence.bounds.person import Person
 from remanence.bounds.recipes import recomputable, recompute
 from remanence.bounds.releases import final_weights
 from remanence.bounds.settings import dpsgd, gaussian
+from remanence.core.checks import whole
 from remanence.core.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def any_of_class(
     0.0508
     """
     base, met = recompute(one), []
+    whole("number of classes", len(counts), hint="one baseline and one count for each class")
 
     def success(baseline: float, person: Person | None = None) -> float:
         name = "dpsgd" if one["function"] == "gaussian" and person is not None else one["function"]

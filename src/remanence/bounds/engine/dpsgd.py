@@ -52,7 +52,7 @@ def dpsgd_bracket(
     >>> round(math.exp(bracket.log_upper), 4), bracket.method, bracket.converged
     (0.3274, 'lattice', True)
     """
-    _check(log_baseline, rtol)
+    number("rtol", rtol, least=1e-9, below=1, hint="1e-4")
     return _bracket(normalise(schedule), log_baseline, rtol)
 
 
@@ -79,8 +79,7 @@ def dpsgd_brackets(
     [0.071, 0.327]
     """
     segments = normalise(schedule)
-    for log_baseline in log_baselines:
-        _check(log_baseline, rtol)
+    number("rtol", rtol, least=1e-9, below=1, hint="1e-4")
     if len(log_baselines) == 1 or min(segment.noise_multiplier for segment in segments) < _ATOMIC_NOISE:
         return [_bracket(segments, float(log_baseline), rtol) for log_baseline in log_baselines]
     exact = [_closed_form(segments, log_baseline) for log_baseline in log_baselines]
@@ -91,11 +90,6 @@ def dpsgd_brackets(
         bracket or _assemble(segments, log_baselines[index], results[index], "lattice", rtol)
         for index, bracket in enumerate(exact)
     ]
-
-
-def _check(log_baseline: float, rtol: float) -> None:
-    number("log_baseline", log_baseline, most=0, hint="math.log(0.1)")
-    number("rtol", rtol, least=1e-9, below=1, hint="1e-4")
 
 
 def _closed_form(segments: Schedule, log_baseline: float) -> Bracket | None:
