@@ -2,7 +2,7 @@
 
     python3 -m venv /tmp/peers
     /tmp/peers/bin/pip install -q numpy scipy lazy_loader numba dp-accounting riskcal PLD-accounting
-    OMP_NUM_THREADS=1 PYTHONPATH=src /tmp/peers/bin/python benchmarks/batchings.py
+    OMP_NUM_THREADS=1 PYTHONPATH=src /tmp/peers/bin/python benchmarks/batchings.py [poisson balls-in-bins ...]
 
 The test knows everything but whether, and in which batches, the record was used, and plays the likelihood ratio: its
 threshold comes from half of the draws without the record, its power is counted on as many draws with it. Where other
@@ -16,6 +16,7 @@ import importlib.metadata
 import math
 import multiprocessing
 import resource
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -236,8 +237,9 @@ def installed(name: str) -> str | None:
 
 
 def main() -> None:
-    """Print the page."""
+    """Print the page, or the tables of the ways of batching that are named."""
     warnings.simplefilter("ignore")
+    ways = sys.argv[1:] or ["poisson", "balls-in-bins", "fixed", "shuffled", "shuffled, order secret"]
     if installed("PLD-accounting"):
         ask_pld_accounting(Setting(2.0, 10, 1, 0.1))  # compiles
     print("# Every way of batching: attack, ceiling, peers\n")
@@ -245,7 +247,7 @@ def main() -> None:
         "`benchmarks/batchings.py` prints this page. In 1000; the attack with two standard errors. ", end=""
     )
     print("Versions: " + ", ".join(f"{name} {installed(name) or 'missing'}" for name in PEERS) + ".\n")
-    for batches in ("poisson", "balls-in-bins", "fixed", "shuffled", "shuffled, order secret"):
+    for batches in ways:
         peers = {name: ask for name, ask in ASKED.get(batches, {}).items() if installed(name)}
         title = {"fixed": "draws of a fixed size", "shuffled": "shuffled, order known"}.get(batches, batches)
         print(f"## {title}\n")

@@ -26,7 +26,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -183,7 +183,7 @@ def checkout(folder: Path) -> Path:
     return Path(shutil.copytree(ROOT, folder, symlinks=True, ignore=ignored))
 
 
-def run_tests(copied: Path, tests: list[str], seconds: float, **variables: str) -> bool:
+def run_tests(copied: Path, tests: Sequence[str], seconds: float, **variables: str) -> bool:
     """Whether all tests pass within so many seconds of processor time, and ten times as many in all."""
     tried = multiprocessing.get_context("fork").Process(
         target=_pytest, args=(copied, tests, seconds, variables)
@@ -196,7 +196,7 @@ def run_tests(copied: Path, tests: list[str], seconds: float, **variables: str) 
     return tried.exitcode == 0
 
 
-def _pytest(copied: Path, tests: list[str], seconds: float, variables: dict[str, str]) -> None:
+def _pytest(copied: Path, tests: Sequence[str], seconds: float, variables: dict[str, str]) -> None:
     """Run tests of a copy in this process, silently, and leave with what pytest says."""
     os.setsid()  # so that what the tests start ends with them
     limit = math.ceil(seconds)
