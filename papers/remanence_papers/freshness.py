@@ -68,11 +68,9 @@ def main(arguments: Sequence[str]) -> None:
     for path, reason in found.items():
         typer.echo(f"{path}: {reason}")
     everything = sum(1 for path in folder.rglob("*.json") if path.name != SIGNATURES)
-    small = [REPRODUCTIONS[Path(path).stem] for path in found if Path(path).parent.name == "small"]
     typer.echo(
-        f"{len(found)} pages of {everything} and three scripts are stale. `make pages` prints the {len(small)} of the "
-        f"small scale, in about {sum(entry.minutes for entry in small):.0f} minutes on one core, and the scripts'; "
-        "those of the paper's scale need a GPU and data: "
+        f"{len(found)} pages of {everything} and three scripts are stale. `make pages` prints those of the small scale "
+        "and of scripts; those of the paper's scale need a GPU and data: "
         f"`remanence reproduce --all --scale paper --data FOLDER --out {folder}/paper --jobs 12`."
     )
 

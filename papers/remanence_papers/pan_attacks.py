@@ -16,7 +16,7 @@ from remanence.updates.dense.peeling import reconstruct
 from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 from remanence.updates.exact import Exact
 from remanence.updates.shared_gradient import SharedGradient
-from remanence_papers.gradients.matching import DLG, IDLG, InvertingGradients, Matching, match_gradients
+from remanence_papers.gradients.matching import DLG, IDLG, InvertingGradients, match_gradients
 from remanence_papers.gradients.printed import paper_attack
 from remanence_papers.pan_data import Scenario, insecure, leak, measured, scenarios, summary
 from remanence_papers.picture_quality import match
@@ -91,13 +91,8 @@ def optimised(
     first = next(iter(network.parameters()))
     mechanism = SharedGradient(network, shape or (first.shape[1],))
     stacked = {name: torch.cat([each[name] for each in gradients]).to(device) for name in gradients[0]}
-    own = {
-        "DLG": Matching("euclidean", "l-bfgs", "optimise", steps, learning_rate=1.0, value_range=(-1.0, 1.0)),
-        "Inverting": Matching(
-            "cosine", "signed-adam", "infer", steps, total_variation=0.01, value_range=(-1.0, 1.0)
-        ),
-    }[kind]
-    found = match_gradients(mechanism, stacked, batch_size=size, settings=own, seed=0)
+    attack = {"DLG": DLG, "Inverting": InvertingGradients}[kind](size, steps=steps, value_range=(-1.0, 1.0))
+    found = match_gradients(mechanism, stacked, batch_size=size, settings=attack.search, seed=0)
     return list(zip(found.inputs.cpu(), found.labels.cpu(), strict=True))
 
 

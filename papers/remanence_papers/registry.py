@@ -21,7 +21,6 @@ REPRODUCTIONS = {
             "Heads trained by DP-SGD: what still comes back, and what it costs",
             MACIAZEK_2025.at("Figures 4, 5 and 16; §4"),
             f"{_HOME}.maciazek_private:figure_4",
-            minutes=3,
             reduced="800 steps of 1,024 shadows for 10^6 of 32; 1,000 heads; letters of another alphabet behind a "
             "smaller network than the paper's",
         ),
@@ -30,7 +29,6 @@ REPRODUCTIONS = {
             "The same with four pictures per class",
             MACIAZEK_2025.at("Figure 4, MNIST, N = 40; §4"),
             f"{_HOME}.maciazek_private:figure_4_four",
-            minutes=3,
             reduced="as with one picture",
         ),
         Reproduction(
@@ -38,7 +36,6 @@ REPRODUCTIONS = {
             "CIFAR-10 heads trained by DP-SGD, one picture per class",
             MACIAZEK_2025.at("Figure 4, CIFAR, N = 10; Figures 5 and 16"),
             f"{_HOME}.maciazek_private:figure_4_cifar",
-            minutes=2,
             reduced="800 steps of 1,024 shadows for 10^6 of 32; MobileNetV2 for EfficientNet-B0",
         ),
         Reproduction(
@@ -46,7 +43,6 @@ REPRODUCTIONS = {
             "The same with four pictures per class",
             MACIAZEK_2025.at("Figure 4, CIFAR, N = 40"),
             f"{_HOME}.maciazek_private:figure_4_cifar_four",
-            minutes=3,
             reduced="as with one picture",
         ),
         Reproduction(
@@ -54,7 +50,6 @@ REPRODUCTIONS = {
             "DP-SGD beside noise, rounding, wide initial weights and fewer epochs: attack and accuracy",
             MACIAZEK_2025.at("§4, extended"),
             f"{_HOME}.maciazek_private:defences",
-            minutes=4,
             reduced="as Figure 4",
         ),
         Reproduction(
@@ -62,7 +57,6 @@ REPRODUCTIONS = {
             "An informed adversary's network: error and KL over the number of shadows",
             BALLE_2022.at("Figure 5"),
             f"{_HOME}.balle_shadows:figure_5",
-            minutes=2,
             reduced="nothing but KL's judge, which is ours",
             seeds=3,
         ),
@@ -71,7 +65,6 @@ REPRODUCTIONS = {
             "The same from answers alone: logits, probabilities, rounded top 3",
             BALLE_2022.at("§VI-C"),
             f"{_HOME}.balle_shadows:black_box",
-            minutes=3,
             seeds=3,
         ),
         Reproduction(
@@ -79,7 +72,6 @@ REPRODUCTIONS = {
             "What training changes: activation, learning rate, kind of initial weights",
             BALLE_2022.at("Table II and §VI-B"),
             f"{_HOME}.balle_training:table_2",
-            minutes=3,
             reduced="16,000 shadows for 59,000",
         ),
         Reproduction(
@@ -87,7 +79,6 @@ REPRODUCTIONS = {
             "Unknown initial weights, with one shadow per target or many",
             BALLE_2022.at("§VI-B and Table II"),
             f"{_HOME}.balle_randomness:initialisation",
-            minutes=2,
             reduced="1,000 known records for 10,000; 20 shadows for each of 10,000 targets for 500",
         ),
         Reproduction(
@@ -95,7 +86,6 @@ REPRODUCTIONS = {
             "Mini-batches in a known or an unknown order",
             BALLE_2022.at("Figure 6"),
             f"{_HOME}.balle_randomness:figure_6",
-            minutes=3,
             reduced="5,000 known records for 10,000; 50 epochs for 100; 8,000 shadows for 59,000; 3 of 7 batch sizes",
             seeds=3,
         ),
@@ -104,7 +94,6 @@ REPRODUCTIONS = {
             "The released models' weights, coloured by the label they hide",
             BALLE_2022.at("Figure 7"),
             f"{_HOME}.balle_randomness:figure_7",
-            minutes=1,
             reduced="5,000 known records for 10,000; 50 epochs for 100",
             seeds=3,
         ),
@@ -113,7 +102,6 @@ REPRODUCTIONS = {
             "DP gradient descent: error, accuracy, and bounds over ε, with a gallery",
             BALLE_2022.at("Figures 8 and 9"),
             f"{_HOME}.balle_private:figure_8",
-            minutes=3,
             reduced="4,000 known records for 10,000; 8,000 shadows for 59,000",
         ),
         Reproduction(
@@ -121,14 +109,12 @@ REPRODUCTIONS = {
             "Hidden columns of patients: inferred from a model, imputed without it, guessed",
             BALLE_2022.at("§II-C"),
             f"{_HOME}.balle_attributes:attributes",
-            minutes=1,
         ),
         Reproduction(
             "balle-cifar",
             "A small convolutional network on coloured pictures: weights and answers",
             BALLE_2022.at("§VI-B and §VI-C, CIFAR-10"),
             f"{_HOME}.balle_cifar:cifar",
-            minutes=3,
             reduced="1,000 known records, 30 steps, and layers that are ours; at most 20,000 shadows",
             seeds=3,
         ),
@@ -137,7 +123,6 @@ REPRODUCTIONS = {
             "The same with an adversary whose pictures are of another kind",
             BALLE_2022.at("§VI-B, out-of-distribution data"),
             f"{_HOME}.balle_cifar:prior",
-            minutes=3,
             reduced="as balle-cifar; 8,000 shadows",
             seeds=3,
         ),
@@ -146,7 +131,6 @@ REPRODUCTIONS = {
             "The same under DP gradient descent",
             BALLE_2022.at("Appendix E, CIFAR-10"),
             f"{_HOME}.balle_cifar:private",
-            minutes=2,
             reduced="100 known records; 5,000 shadows; otherwise as balle-cifar",
         ),
         Reproduction(
@@ -154,7 +138,6 @@ REPRODUCTIONS = {
             "A weak adversary reads training pictures out of transfer-learned heads, one picture per class",
             MACIAZEK_2025.at("Tables 1 and 4, N = 10; Figures 1, 3c and 6 to 9"),
             f"{_HOME}.maciazek_tables:table_1",
-            minutes=2,
             reduced="1,000 steps of 1,024 shadows for 10^6 of 32; the backbone learned Cyrillic letters for EMNIST's "
             "and has six convolutions with batch normalisation for the paper's VGG",
             seeds=2,
@@ -164,7 +147,6 @@ REPRODUCTIONS = {
             "The same with four pictures per class",
             MACIAZEK_2025.at("Tables 1 and 4, N = 40; Figures 2, 3c, 6 to 9 and 15"),
             f"{_HOME}.maciazek_tables:table_1_four",
-            minutes=4,
             reduced="5,000 steps of 1,024 shadows for 10^6 of 32; backbone as with one picture",
         ),
         Reproduction(
@@ -172,7 +154,6 @@ REPRODUCTIONS = {
             "CIFAR-10 behind a MobileNetV2, beside an adversary who is given the true embeddings",
             MACIAZEK_2025.at("Tables 1 and 4, CIFAR, N = 10; Figure 14"),
             f"{_HOME}.maciazek_tables:cifar",
-            minutes=1,
             reduced="3,000 steps of 1,024 shadows for 10^6 of 32; MobileNetV2 on ImageNet for an EfficientNet-B0 "
             "that learned CIFAR-100 too; no perceptual loss",
         ),
@@ -181,7 +162,6 @@ REPRODUCTIONS = {
             "The same with four pictures per class, and with the mean of their embeddings",
             MACIAZEK_2025.at("Tables 1 and 4, CIFAR, N = 40"),
             f"{_HOME}.maciazek_tables:cifar_four",
-            minutes=1,
             reduced="as with one picture",
         ),
         Reproduction(
@@ -189,7 +169,6 @@ REPRODUCTIONS = {
             "Heads that know one person among others: unbalanced sets, four hidden units",
             MACIAZEK_2025.at("Tables 1 and 5, CelebA; Figures 11 and 12"),
             f"{_HOME}.maciazek_faces:faces",
-            minutes=1,
             reduced="40 people for CelebA's; 8,000 shadows",
         ),
         Reproduction(
@@ -197,7 +176,6 @@ REPRODUCTIONS = {
             "One face among ten, with many public faces: attack, linear reader and the oracle",
             MACIAZEK_2025.at("Tables 1 and 5, CelebA, N = 10"),
             f"{_HOME}.maciazek_faces:one_face",
-            minutes=1,
             reduced="UTKFace for CelebA; 100,000 shadows for 2.56 million; no perceptual loss",
         ),
         Reproduction(
@@ -205,7 +183,6 @@ REPRODUCTIONS = {
             "Four pictures of one person among forty: attack, linear reader and the oracle",
             MACIAZEK_2025.at("Tables 1 and 5, CelebA, N = 40"),
             f"{_HOME}.maciazek_faces:four_faces",
-            minutes=1,
             reduced="158 people for CelebA's 10,177; 40,000 shadows for 2.56 million; no perceptual loss",
         ),
         Reproduction(
@@ -213,7 +190,6 @@ REPRODUCTIONS = {
             "Other tests of whether a picture was trained on: MSE + MAE, features, relative errors, membership first",
             MACIAZEK_2025.at("Appendix F"),
             f"{_HOME}.maciazek_tests:statistics",
-            minutes=2,
             reduced="500 steps of 1,024 shadows; backbone as in Table 1",
         ),
         Reproduction(
@@ -221,7 +197,6 @@ REPRODUCTIONS = {
             "What the weak adversary has and believes: shadows, sizes, classes, priors and wrong recipes",
             MACIAZEK_2025.at("§3.2, points 1 to 3 and 8; Figure 3a"),
             f"{_HOME}.maciazek_factors:adversary",
-            minutes=3,
             reduced="500 steps of 1,024 shadows for 10^6 of 32; backbone as in Table 1",
         ),
         Reproduction(
@@ -229,7 +204,6 @@ REPRODUCTIONS = {
             "How the weak adversary's heads are trained: task, optimiser, initial weights and epochs",
             MACIAZEK_2025.at("§3.2, points 4 to 7; Tables 3 and 6; Figure 3b"),
             f"{_HOME}.maciazek_factors:training",
-            minutes=3,
             reduced="500 steps of 1,024 shadows for 10^6 of 32, and at most 200,000 shadows where heads train "
             "slowly; backbone as in Table 1",
         ),
@@ -238,7 +212,6 @@ REPRODUCTIONS = {
             "The factors on CIFAR-10, and CIFAR-100 for what the adversary has instead",
             MACIAZEK_2025.at("§3.2, CIFAR-10; Figures 3a and 3b"),
             f"{_HOME}.maciazek_factors:cifar",
-            minutes=3,
             reduced="500 steps of 1,024 shadows for 10^6 of 32; MobileNetV2 for EfficientNet-B0",
         ),
         Reproduction(
@@ -246,7 +219,6 @@ REPRODUCTIONS = {
             "The likelihood attack on a shortlist of ten, its optimum and the bound",
             HAYES_2023.at("§4, full batch"),
             f"{_HOME}.hayes_full_batch:shortlist_of_ten",
-            minutes=2,
             reduced="sixty shortlists for one anew in every trial; five learning rates tried",
             seeds=3,
         ),
@@ -255,7 +227,6 @@ REPRODUCTIONS = {
             "Reconstruction by optimisation: its error over ε, with a gallery",
             HAYES_2023.at("Figures 1a and 6a"),
             f"{_HOME}.hayes_optimisation:figure_1",
-            minutes=8,
             reduced="300 targets for 1,000 and 40 of Equation 1; 20,000 shadows for 40,000; thousands of iterations "
             "for a million",
         ),
@@ -264,7 +235,6 @@ REPRODUCTIONS = {
             "The same by whoever knows what pictures of a class look like",
             HAYES_2023.at("Figure 1a, extended"),
             f"{_HOME}.hayes_optimisation:with_a_prior",
-            minutes=8,
             reduced="300 targets for 1,000",
         ),
         Reproduction(
@@ -272,7 +242,6 @@ REPRODUCTIONS = {
             "The last layer of a pretrained network: two attacks and two bounds, with accuracies",
             HAYES_2023.at("Figure 2"),
             f"{_HOME}.hayes_features:figure_2",
-            minutes=3,
             reduced="MobileNetV2 for WRN-28-10; 4,000 trials for 10,000",
             seeds=3,
         ),
@@ -281,7 +250,6 @@ REPRODUCTIONS = {
             "Prior-aware attack and bound over the size of the shortlist",
             HAYES_2023.at("Figure 3"),
             f"{_HOME}.hayes_full_batch:figure_3",
-            minutes=2,
             reduced="up to sixty shortlists for one anew in every trial; six of eleven sizes",
             seeds=3,
         ),
@@ -290,7 +258,6 @@ REPRODUCTIONS = {
             "Sampled batches: the likelihood, Algorithm 3 and Algorithm 2",
             HAYES_2023.at("Figure 4"),
             f"{_HOME}.hayes_minibatch:figure_4",
-            minutes=2,
             reduced="3,300 trials for 10,000, on fifteen shortlists; learning rate not tuned",
             seeds=3,
         ),
@@ -299,7 +266,6 @@ REPRODUCTIONS = {
             "One ε and all sampling rates: bound and attack",
             HAYES_2023.at("Figure 5"),
             f"{_HOME}.hayes_minibatch:figure_5",
-            minutes=1,
             reduced="four rates; learning rate not tuned",
             seeds=3,
         ),
@@ -308,7 +274,6 @@ REPRODUCTIONS = {
             "Prior-aware attack over the width of the network",
             HAYES_2023.at("Figure 7"),
             f"{_HOME}.hayes_full_batch:figure_7",
-            minutes=3,
             reduced="1,200 trials for 10,000, on six shortlists",
             seeds=3,
         ),
@@ -317,7 +282,6 @@ REPRODUCTIONS = {
             "Optimisation matched to a shortlist, beside the prior-aware attack",
             HAYES_2023.at("Figure 8"),
             f"{_HOME}.hayes_optimisation:figure_8",
-            minutes=6,
             reduced="300 reconstructions for 1,000",
         ),
         Reproduction(
@@ -325,7 +289,6 @@ REPRODUCTIONS = {
             "A shortlist of pictures and one of noise",
             HAYES_2023.at("Figure 9"),
             f"{_HOME}.hayes_full_batch:figure_9",
-            minutes=2,
             reduced="three shortlists for one anew in every trial",
             seeds=3,
         ),
@@ -334,7 +297,6 @@ REPRODUCTIONS = {
             "What taking the known gradients off is worth",
             HAYES_2023.at("Figure 10"),
             f"{_HOME}.hayes_full_batch:figure_10",
-            minutes=2,
             reduced="sixty shortlists for one anew in every trial",
             seeds=3,
         ),
@@ -343,7 +305,6 @@ REPRODUCTIONS = {
             "At least a share of the pixels right, without a shortlist",
             HAYES_2023.at("Figure 12a"),
             f"{_HOME}.hayes_optimisation:figure_12",
-            minutes=8,
             reduced="300 targets for 1,000",
         ),
         Reproduction(
@@ -351,7 +312,6 @@ REPRODUCTIONS = {
             "Reconstruction by optimisation on coloured pictures",
             HAYES_2023.at("Figures 1b, 6b and 12b"),
             f"{_HOME}.hayes_optimisation:in_colour",
-            minutes=2,
             reduced="a perceptron on pixels for the last layer of a WRN-28-10; 200 targets for 1,000",
         ),
         Reproduction(
@@ -359,7 +319,6 @@ REPRODUCTIONS = {
             "The clipping norm, and the bound for records that are not clipped",
             HAYES_2023.at("Figure 13"),
             f"{_HOME}.hayes_full_batch:figure_13",
-            minutes=2,
             reduced="sixty shortlists for one anew in every trial",
             seeds=3,
         ),
@@ -368,7 +327,6 @@ REPRODUCTIONS = {
             "Sampling rates at several ε and sizes of the shortlist",
             HAYES_2023.at("Figure 14"),
             f"{_HOME}.hayes_minibatch:figure_14",
-            minutes=3,
             reduced="four rates; learning rate not tuned",
             seeds=3,
         ),
@@ -377,14 +335,12 @@ REPRODUCTIONS = {
             "Threat models of the gradient attacks",
             PAN_2022.at("Table 1"),
             f"{_HOME}.pan_attacks:table_1",
-            minutes=0,
         ),
         Reproduction(
             "pan-table-2",
             "One gradient, insecure batches of 8: DLG, Inverting, the printed algorithm and ours",
             PAN_2022.at("Table 2 and Figure 6, fully connected"),
             f"{_HOME}.pan_attacks:table_2",
-            minutes=2,
             reduced="MNIST for OrganMNIST and Olivetti faces for FaceScrub; batches made insecure in another way",
         ),
         Reproduction(
@@ -392,7 +348,6 @@ REPRODUCTIONS = {
             "Behind convolutions: features exactly, pictures by an untrained generator",
             PAN_2022.at("Table 2 and Figure 8, convolutional"),
             f"{_HOME}.pan_convolutional:table_2",
-            minutes=2,
             reduced="3 batches for 10; Inverting 1,200 steps for 4,800; CIFAR-10 enlarged for ImageNet, ISIC and "
             "FaceScrub, smoother and so easier; VGG-13's dense layers 1,024 wide for 4,096",
         ),
@@ -401,14 +356,12 @@ REPRODUCTIONS = {
             "Other batches with the same gradient: how different, and a gallery",
             PAN_2022.at("Figure 5"),
             f"{_HOME}.pan_exclusivity:figure_5",
-            minutes=1,
         ),
         Reproduction(
             "pan-figure-7",
             "The exact attack over batch size, epoch, width and depth",
             PAN_2022.at("Figure 7 and C.5"),
             f"{_HOME}.pan_attacks:figure_7",
-            minutes=1,
             reduced="Inverting 2,400 steps for 4,800 and at three batch sizes",
         ),
         Reproduction(
@@ -416,7 +369,6 @@ REPRODUCTIONS = {
             "Groups A to E, pruning and signs: attacks and accuracies",
             PAN_2022.at("Figure 9 and C.4"),
             f"{_HOME}.pan_exclusivity:figure_9",
-            minutes=4,
             reduced="40 batches for 100; 2,400 steps for 4,800",
         ),
         Reproduction(
@@ -424,14 +376,12 @@ REPRODUCTIONS = {
             "Insecure batches and exposed samples over width, depth, epoch and label mix",
             PAN_2022.at("Figure 10"),
             f"{_HOME}.pan_exclusivity:figure_10",
-            minutes=1,
         ),
         Reproduction(
             "pan-figure-11",
             "With and without exclusive neurons: three attacks",
             PAN_2022.at("Figure 11 and C.2"),
             f"{_HOME}.pan_attacks:figure_11",
-            minutes=1,
             reduced="20 batches for 100; groups are made in another way",
         ),
         Reproduction(
@@ -439,7 +389,6 @@ REPRODUCTIONS = {
             "What leaving the first ReLU out costs in accuracy",
             PAN_2022.at("Figure C.3"),
             f"{_HOME}.pan_exclusivity:figure_c3",
-            minutes=1,
         ),
     )
 }

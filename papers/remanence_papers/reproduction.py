@@ -26,7 +26,6 @@ class Reproduction:
     title: str
     reference: Reference
     home: str  # module:function
-    minutes: float  # at the small scale on one core, about
     reduced: str = ""  # what is smaller than in the paper at the paper's scale
     seeds: int = 1  # at the paper's scale, where a number is compared with the paper's
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from remanence.core.exceptions import InputError
-
 _ONCE = ("seed",)  # columns that name a row and are no result
 
 
@@ -21,13 +19,6 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = documents[0]
     if len(documents) == 1:
         return dict(first)
-    if len({len(document["rows"]) for document in documents}) > 1:
-        raise InputError(
-            "Pages of several seeds do not fit together.",
-            needs="as many rows from every seed",
-            got=", ".join(str(len(document["rows"])) for document in documents),
-            hint="print them again",
-        )
     lines = zip(*(document["rows"] for document in documents), strict=True)
     seconds = sum(document["environment"]["seconds"] for document in documents)
     note = (

@@ -31,10 +31,10 @@ _SIDE = 64  # pixels of a stored picture
 
 def listing(entries: Iterable[Reproduction]) -> Table:
     """What `remanence reproduce` prints without a name."""
-    table = Table("name", "what it is", "where", "minutes")
+    table = Table("name", "what it is", "where")
     for entry in entries:
-        table.add_row(entry.name, entry.title, entry.reference.short, f"{entry.minutes:g}")
-    table.caption = "minutes: about, at the small scale on one core"
+        table.add_row(entry.name, entry.title, entry.reference.short)
+    table.caption = "The small scale takes one to five minutes for each on one core."
     return table
 
 

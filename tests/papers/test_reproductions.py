@@ -39,7 +39,7 @@ def tiny(settings: Settings) -> Outcome:
 
 @pytest.fixture
 def tiny_entry(monkeypatch):
-    entry = Reproduction("tiny", "Nothing", HAYES_2023.at("Figure 0"), f"{__name__}:tiny", 0)
+    entry = Reproduction("tiny", "Nothing", HAYES_2023.at("Figure 0"), f"{__name__}:tiny")
     monkeypatch.setitem(registry.REPRODUCTIONS, "tiny", entry)
     return entry
 
@@ -112,7 +112,7 @@ _BROKEN = [-1]
 def several_entry(monkeypatch, tmp_path):
     (tmp_path / "mnist.npz").write_bytes(b"")
     entry = Reproduction(
-        "several", "Three", HAYES_2023.at("Figure 0"), f"{__name__}:several", 0, "trials", seeds=3
+        "several", "Three", HAYES_2023.at("Figure 0"), f"{__name__}:several", "trials", seeds=3
     )
     monkeypatch.setitem(registry.REPRODUCTIONS, "several", entry)
     return entry
