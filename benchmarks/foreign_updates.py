@@ -36,9 +36,8 @@ from remanence.updates.dense.proofs import Proof
 from remanence.updates.dense.reader import DenseReader
 from remanence.updates.inspection import Subject
 from remanence.updates.inspection import read as read_all
-from remanence.updates.opening import belongs, opened
+from remanence.updates.opening import belongs, opened, recognise
 from remanence.updates.patches.reader import Pictures
-from remanence.updates.readers import recognise
 from remanence.updates.shared_gradient import Effort, SharedGradient
 from remanence.updates.texts.reader import Texts
 from remanence.updates.watching import loss_of

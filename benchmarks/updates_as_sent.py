@@ -25,8 +25,7 @@ from remanence.updates.dense.proofs import Proof
 from remanence.updates.dense.reader import DenseReader
 from remanence.updates.files import rounding_of
 from remanence.updates.inspection import Subject, read
-from remanence.updates.opening import Update, belongs
-from remanence.updates.readers import recognise
+from remanence.updates.opening import Update, belongs, recognise
 from remanence.updates.rounding import Rounding
 
 Tensors = dict[str, Tensor]

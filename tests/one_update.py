@@ -1,13 +1,19 @@
-"""One update of dense layers read from end to end, without a file or a game around it."""
+"""Updates as a client makes them, and one of dense layers read from end to end without a file or a game around it."""
 
+import copy
 from dataclasses import dataclass, replace
 
+import torch
+from torch.nn.functional import cross_entropy
+
 from remanence.updates.declared import LocalTraining
-from remanence.updates.dense.belonging import Belonging, belonging, without_decay
+from remanence.updates.dense.belonging import Belonging, belonging
 from remanence.updates.dense.coordinates import Coordinates, condensed
+from remanence.updates.dense.layers import decays, dense_head
 from remanence.updates.dense.proofs import Proof, verify
 from remanence.updates.dense.reader import no_records, read_dense
 from remanence.updates.parts import working
+from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Sent
 
 
@@ -33,9 +39,53 @@ def read_update(head, layers, rounding, *, training=None, scale_is_known=True) -
     if sent.training.is_plain:
         if not fit.is_one_step:
             return Reading(fit, verify(head, one, no_records(one), rounding=rounding))
-        one = without_decay(head, one, fit.decay) if fit.decay else one
+        one = [
+            (weight - fit.decay * own, None if bias is None or shift is None else bias - fit.decay * shift)
+            for (weight, bias), (own, shift) in zip(one, decays(head), strict=True)
+        ]
     (staged,) = read_dense(head, [(w[None], None if b is None else b[None]) for w, b in one], sent)
     proof = staged.proof
     if found is not None:
         proof = replace(proof, proposal=replace(proof.proposal, inputs=found.inputs(proof.proposal.inputs)))
     return Reading(fit, proof, staged.sign, found)
+
+
+def update(model, inputs, labels, factor=1.0, loss=cross_entropy):
+    """The gradient of a batch by name, times a factor."""
+    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    parts = torch.autograd.grad(loss(model(inputs), labels), list(named.values()))
+    return {name: factor * part for name, part in zip(named, parts, strict=True)}
+
+
+def read(model, gradient, example=None, **options):
+    """One update of a module's dense layers, at the precision of its numbers."""
+    head = dense_head(model, example)
+    rounding = Rounding.of(value.dtype for value in gradient.values())
+    layers = head.layers_of({name: value[None] for name, value in gradient.items()})
+    return read_update(head, layers, rounding, **options)
+
+
+def found_all(reading, inputs, labels, off=1e-4):
+    """Whether every record is there once, with its label."""
+    claimed = reading.proof.proposal[reading.proof.proven]
+    apart = (claimed.inputs[:, None] - inputs.double()).norm(dim=-1) / inputs.double().norm(dim=-1)
+    right = (apart <= off) & (claimed.labels[:, None] == labels)
+    return right.sum(0).eq(1).all() and right.sum(1).eq(1).all()
+
+
+def foreign_update(kind, model, inputs, labels, *, off=0.01, **options):
+    """Noise, rows in another order, another network's, or that of weights that are `off`."""
+    torch.manual_seed(3)
+    maker = copy.deepcopy(model)
+    with torch.no_grad():
+        for layer in maker.modules() if kind == "other" else ():
+            if hasattr(layer, "reset_parameters"):
+                layer.reset_parameters()
+        for value in maker.parameters() if kind == "stale" else ():
+            value.mul_(1 + off * torch.randn_like(value))
+    true = update(maker, inputs, labels, **options)
+    if kind == "noise":
+        return {name: torch.randn_like(value) for name, value in true.items()}
+    if kind == "shuffled":
+        return {name: value.roll(1 + (value.ndim == 1), 0) for name, value in true.items()}
+    return true

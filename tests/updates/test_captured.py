@@ -17,7 +17,7 @@ from conftest import relu_network
 from remanence import AuditResult, Exact, InputError, Policy, Records, SharedGradient, Verdict, play
 from remanence.cli.main import main
 from remanence.core.releases import Gradient
-from remanence.updates import opening, readers
+from remanence.updates import opening
 from remanence.updates.captured import Captured
 from remanence.updates.declared import Declared
 from remanence.updates.dense import reader as dense_reader
@@ -470,7 +470,7 @@ def test_a_network_is_recognised_once_and_every_stage_runs_once(monkeypatch):
         monkeypatch.setattr(module, name, counted)
 
     for module, name in (
-        (readers, "dense_head"), (dense_reader, "reconstruct_at_any_scale"), (dense_reader, "parallel_rows"),
+        (opening, "dense_head"), (dense_reader, "reconstruct_at_any_scale"), (dense_reader, "parallel_rows"),
         (dense_reader, "fit_in_span"), (dense_reader, "reconstruct_low_rank"), (opening, "belonging"),
     ):  # fmt: skip
         counting(module, name)
@@ -479,7 +479,7 @@ def test_a_network_is_recognised_once_and_every_stage_runs_once(monkeypatch):
     inputs, labels = torch.randn(40, 64), torch.randint(10, (40,))
     cross_entropy(network(inputs), labels).backward()
     declared = Declared()
-    reader = readers.recognise(network, (64,))
+    reader = opening.recognise(network, (64,))
     gradient = {name: value.grad for name, value in network.named_parameters()}
     one = opening.belongs(reader, network, opening.opened(network, gradient, declared), declared)
     found = inspect(Subject(network, reader, [one], declared), policy=Policy(0.1), target="here")

@@ -14,9 +14,8 @@ from remanence.updates.declared import Declared
 from remanence.updates.dense.belonging import compression_of, realised_noise
 from remanence.updates.dense.layers import dense_head
 from remanence.updates.inspection import Subject, inspect
-from remanence.updates.opening import belongs
+from remanence.updates.opening import belongs, recognise
 from remanence.updates.opening import opened as opened_as
-from remanence.updates.readers import recognise
 
 
 def codes(values, levels):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from tests.updates.test_captured import run
-from tests.updates.test_single_layer import found_all, read, update
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
+from one_update import foreign_update, found_all, read, update
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.layers import dense_head, has_one_logit
 from remanence.updates.dense.proofs import independent_numbers
@@ -54,34 +54,10 @@ def test_small_batches_behind_relu_are_proven_whole(count, dtype):
     assert found_all(reading, inputs, labels)
 
 
-@pytest.mark.parametrize("factor", [0.0131, -0.0131])
-def test_clipping_a_sign_and_a_weight_decay_hide_nothing(factor):
-    model, (inputs, labels) = network(), batch(4)
-    assert found_all(read(model, update(model, inputs, labels, factor, bce)), inputs, labels)
-    own = dict(model.named_parameters())
-    decayed = {n: v + 1e-3 * own[n].detach() for n, v in update(model, inputs, labels, loss=bce).items()}
-    reading = read(model, decayed)
-    assert reading.belonging.decay == pytest.approx(1e-3, rel=1e-3)
-    assert found_all(reading, inputs, labels)
-
-
 @pytest.mark.parametrize("kind", ["noise", "shuffled", "other", "stale"])
 def test_foreign_updates_are_refused(kind):
-    model, (inputs, labels) = network(), batch(4)
-    torch.manual_seed(3)
-    maker = copy.deepcopy(model)
-    if kind == "other":
-        maker = network(seed=3)
-    if kind == "stale":
-        with torch.no_grad():
-            for value in maker.parameters():
-                value.mul_(1 + 0.01 * torch.randn_like(value))
-    gradient = update(maker, inputs, labels, loss=bce)
-    if kind == "noise":
-        gradient = {name: torch.randn_like(value) for name, value in gradient.items()}
-    if kind == "shuffled":
-        gradient = {name: value.roll(1, 0) for name, value in gradient.items()}
-    reading = read(model, gradient)
+    model, given = network(), batch(4)
+    reading = read(model, foreign_update(kind, model, *given, loss=bce))
     assert not reading.belonging.is_one_step
     assert reading.proof.count == 0
 

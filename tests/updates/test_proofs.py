@@ -15,12 +15,11 @@ from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import belonging
 from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import reconstruct
-from remanence.updates.dense.proofs import Proposal, verify
+from remanence.updates.dense.proofs import Proposal, verify, verify_rows
 from remanence.updates.dense.reader import Own
 from remanence.updates.inspection import Subject
 from remanence.updates.inspection import read as read_whole
-from remanence.updates.opening import belongs, opened
-from remanence.updates.readers import recognise
+from remanence.updates.opening import belongs, opened, recognise
 from remanence.updates.rounding import Rounding
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -347,6 +346,26 @@ def test_labels_that_were_mixed_are_left_open(classes, dtype):
         claimed = proof.proposal[proof.proven]
         assert (claimed.labels == -1).all()
         assert not len(claimed) or torch.cdist(claimed.inputs, inputs).amin(1).max() < 1e-3
+
+
+def test_rows_from_which_small_numbers_were_left_out_prove_no_record():
+    network, double = relu_network(30, 90, 6, seed=1), Rounding(2.2e-16)
+    inputs, labels = batch(3, 30, 6, 1)
+    head = dense_head(network)
+    (weight, bias), last = head.layers_of(gradient_of(network, inputs, labels))
+    on = network[:2](inputs) > 0
+    alone = on & (on.sum(0) == 1)
+    which = int(alone.sum(1).argmax())
+    true, own = inputs[which], alone[which].nonzero()[:, 0]
+    cut = true.where(true.abs() > 0.1, 0.0)
+    assert len(own) > 5
+    weight[own[:3]] = bias[own[:3], None] * cut  # parallel rows that all lack the same numbers
+    layers = [(weight, bias), last]
+    assert belonging(head, layers, double).is_one_step, "most neurons balance"
+    for named, proven in ((cut, 0), (true, 1)):
+        proposal = Proposal(named[None], labels[which : which + 1], torch.ones(1).double())
+        found, _ = verify_rows(head, layers, proposal, rounding=double, is_one_step=True)
+        assert len(found) == proven
 
 
 @pytest.mark.parametrize("depth", [1, 2])

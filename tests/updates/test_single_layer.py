@@ -7,16 +7,15 @@ import pytest
 import torch
 from tests.updates.test_captured import run
 from torch import nn
-from torch.nn.functional import cross_entropy, mse_loss, one_hot
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, one_hot
 
-from one_update import read_update
+from one_update import foreign_update, found_all, read, update
 from remanence import InputError
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import realised_noise
 from remanence.updates.dense.exposure import gradient_exposure
 from remanence.updates.dense.layers import dense_head, head_inputs
 from remanence.updates.guard import ExclusivityGuard, reason_to_withhold
-from remanence.updates.rounding import Rounding
 
 NUMBERS = 64
 
@@ -34,27 +33,6 @@ def batch(count, classes, dtype=torch.float32, seed=0):
     )
 
 
-def update(model, inputs, labels, factor=1.0, loss=cross_entropy):
-    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    parts = torch.autograd.grad(loss(model(inputs), labels), list(named.values()))
-    return {name: factor * part for name, part in zip(named, parts, strict=True)}
-
-
-def read(model, gradient, example=None, **options):
-    head = dense_head(model, example)
-    rounding = Rounding.of(value.dtype for value in gradient.values())
-    layers = head.layers_of({name: value[None] for name, value in gradient.items()})
-    return read_update(head, layers, rounding, **options)
-
-
-def found_all(reading, inputs, labels, off=1e-4):
-    """Whether every record is there once, with its label."""
-    claimed = reading.proof.proposal[reading.proof.proven]
-    apart = (claimed.inputs[:, None] - inputs.double()).norm(dim=-1) / inputs.double().norm(dim=-1)
-    right = (apart <= off) & (claimed.labels[:, None] == labels)
-    return right.sum(0).eq(1).all() and right.sum(1).eq(1).all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("classes", "count"), [(10, 1), (10, 2), (10, 5), (100, 1), (100, 2), (100, 5), (100, 32)]
@@ -66,22 +44,21 @@ def test_whole_batches_are_proven(classes, count, dtype):
     assert found_all(reading, inputs, labels)
 
 
+@pytest.mark.parametrize("loss", ["ten classes", "one output"])
 @pytest.mark.parametrize("factor", [0.0131, -0.0131])
-def test_clipping_and_a_turned_sign_hide_nothing(factor):
-    model, (inputs, labels) = layer(10), batch(4, 10)
-    reading = read(model, update(model, inputs, labels, factor))
+def test_clipping_a_turned_sign_and_a_weight_decay_hide_nothing(factor, loss):
+    model, (inputs, labels), given = layer(10), batch(4, 10), {}
+    if loss == "one output":
+        torch.manual_seed(0)
+        model, labels = nn.Sequential(nn.Linear(NUMBERS, 64), nn.ReLU(), nn.Linear(64, 1)), labels % 2
+        given = {"loss": lambda said, y: binary_cross_entropy_with_logits(said.flatten(), y.to(said))}
+    reading = read(model, update(model, inputs, labels, factor, **given))
     assert found_all(reading, inputs, labels)
     assert reading.sign == (1 if factor > 0 else -1)
-
-
-def test_a_weight_decay_shows_in_the_columns_sums_and_is_taken_out():
-    model, (inputs, labels) = layer(10), batch(4, 10)
-    gradient = update(model, inputs, labels)
-    decayed = {
-        name: value + 1e-3 * dict(model.named_parameters())[name].detach() for name, value in gradient.items()
-    }
-    reading = read(model, decayed)
-    assert reading.belonging.decay == pytest.approx(1e-3, rel=1e-3)
+    own = dict(model.named_parameters())
+    plain = update(model, inputs, labels, **given)
+    reading = read(model, {name: value + factor / 10 * own[name].detach() for name, value in plain.items()})
+    assert reading.belonging.decay == pytest.approx(factor / 10, rel=1e-3)
     assert found_all(reading, inputs, labels)
 
 
@@ -112,38 +89,24 @@ def test_features_behind_convolutions_come_back(frozen):
 
 @pytest.mark.parametrize("classes", [3, 10, 100])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", ["noise", "shuffled", "other", "stale", "average"])
-def test_foreign_updates_and_averages_prove_nothing(kind, dtype, classes):
-    model, (inputs, labels) = layer(classes, dtype), batch(512 if kind == "average" else 4, classes, dtype)
-    torch.manual_seed(3)
-    maker = copy.deepcopy(model)
-    if kind == "other":
-        maker.reset_parameters()
-    if kind == "stale":
-        with torch.no_grad():
-            for value in maker.parameters():
-                value.mul_(1 + 0.01 * torch.randn_like(value))
-    gradient = update(maker, inputs, labels)
-    if kind == "noise":
-        gradient = {name: torch.randn_like(value) for name, value in gradient.items()}
-    if kind == "shuffled":
-        gradient = {name: value.roll(1 + (value.ndim == 1), 0) for name, value in gradient.items()}
-    reading = read(model, gradient)
-    assert reading.proof.count == 0
-    assert reading.belonging.is_one_step == (kind != "noise")
+def test_foreign_updates_and_averages_prove_nothing(dtype, classes):
+    model, (inputs, labels) = layer(classes, dtype), batch(4, classes, dtype)
+    sent = {
+        kind: foreign_update(kind, model, inputs, labels) for kind in ("noise", "shuffled", "other", "stale")
+    }
+    sent["average"] = update(model, *batch(512, classes, dtype))
+    for kind, gradient in sent.items():
+        reading = read(model, gradient)
+        assert reading.proof.count == 0
+        assert reading.belonging.is_one_step == (kind != "noise")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_weights_that_are_off_by_a_percent_show_in_half_precision(dtype):
     model, (inputs, labels) = layer(100), batch(4, 100)
-    torch.manual_seed(3)
-    stale = copy.deepcopy(model)
-    with torch.no_grad():
-        for value in stale.parameters():
-            value.mul_(1 + 0.01 * torch.randn_like(value))
-    for maker, proven in ((stale, 0), (model, 4)):
-        gradient = {name: value.to(dtype) for name, value in update(maker, inputs, labels).items()}
-        assert read(model, gradient).proof.count == proven
+    own = update(model, inputs, labels)
+    for sent, proven in ((foreign_update("stale", model, inputs, labels), 0), (own, 4)):
+        assert read(model, {name: value.to(dtype) for name, value in sent.items()}).proof.count == proven
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-7])
@@ -317,13 +280,9 @@ def test_a_weight_that_is_used_twice_is_not_read_and_what_enters_behind_it_is(ki
     two.weight = one.weight
     network = nn.Sequential(one, nn.ReLU(), two, nn.ReLU(), nn.Linear(24, 12)).double()
     inputs, labels = torch.randn(3, 24).double(), torch.tensor([1, 4, 7])
-    named = dict(network.named_parameters())
-    loss = nn.functional.cross_entropy(network(inputs), labels)
-    update = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
     head = dense_head(network)
     assert (head.names, head.is_whole_network) == (("4",), False)
-    layers = head.layers_of({name: value[None] for name, value in update.items()})
-    reading = read_update(head, layers, Rounding.of([torch.float64]))
+    reading = read(network, update(network, inputs, labels))
     assert reading.belonging.is_one_step
     assert reading.proof.batch_size == 3
     features = network[:4](inputs).detach()

@@ -13,8 +13,7 @@ from remanence.updates.captured import Captured
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.files import rounding_of_difference
 from remanence.updates.inspection import Subject, inspect
-from remanence.updates.opening import Update, belongs
-from remanence.updates.readers import recognise
+from remanence.updates.opening import Update, belongs, recognise
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import SharedGradient
 from remanence.updates.texts.model import Projections, text_model

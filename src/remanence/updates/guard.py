@@ -19,8 +19,7 @@ from remanence.updates.declared import Declared
 from remanence.updates.dense.layers import DenseHead
 from remanence.updates.dense.reader import DenseReader
 from remanence.updates.inspection import Subject, read
-from remanence.updates.opening import Update, belongs, opened
-from remanence.updates.readers import recognise
+from remanence.updates.opening import Update, belongs, opened, recognise
 from remanence.updates.shared_gradient import Reader
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -41,9 +41,8 @@ from remanence.updates.dense.reader import DenseReader, Own
 from remanence.updates.exact import Exact
 from remanence.updates.files import read_batch, read_tensors
 from remanence.updates.leak_map import leak_map
-from remanence.updates.opening import Update, belongs, opened, own_update
+from remanence.updates.opening import Update, belongs, opened, own_update, recognise
 from remanence.updates.patches.reader import PatchReader
-from remanence.updates.readers import recognise
 from remanence.updates.rounding import Rounding, coarsest
 from remanence.updates.shared_gradient import Effort, Proven, Reader, Sent, SharedGradient
 
@@ -52,40 +51,35 @@ _OFF = (
 )
 
 
-@dataclass(frozen=True)
-class ProvenUpdate:
-    """What recomputation says about one update. Records that are alike count once: each twice would send the same."""
+def updates_of(entry: Evidence) -> list[dict[str, Any]]:
+    """The entries of audit.json about each update, from what an attack's records were found to explain.
 
-    proven: int  # records
-    different_records: int | None  # behind the update, where that number is proven
-    share_sum: float | None  # of records that explain the update whole: 1 in a mean
-    equal_share: float | None  # where all of them have the same
-
-    def to_json(self) -> dict[str, int | float | None]:
-        """The entry in audit.json."""
-        return asdict(self)
-
-
-def updates_of(entry: Evidence) -> list[ProvenUpdate]:
-    """One entry per update, from what an attack's records were found to explain."""
+    `proven` records; `different_records` behind the update, where that number is proven (records that are alike count
+    once: each twice would send the same); `share_sum` of records that explain the update whole, 1 in a mean;
+    `equal_share` where all of them have the same.
+    """
     arrays = entry.arrays
     if "update" not in arrays:
         return []
+    first = {update: place for place, update in reversed(list(enumerate(arrays["update"].tolist())))}
     names = ("proven", "proven_batch_size", "share_sum", "equal_share")
-    found: dict[int, ProvenUpdate] = {}
-    for update, proven, size, total, share in zip(
-        arrays["update"].tolist(), *(arrays[name].tolist() for name in names), strict=True
-    ):
-        one = ProvenUpdate(int(proven), int(size) or None, total or None, share or None)
-        found.setdefault(update, one)
-    return list(found.values())
+    found = ([arrays[name][place].item() for name in names] for _, place in sorted(first.items()))
+    return [
+        {
+            "proven": int(proven),
+            "different_records": int(size) or None,
+            "share_sum": total or None,
+            "equal_share": share or None,
+        }
+        for proven, size, total, share in found
+    ]
 
 
-def contradictions(updates: Sequence[ProvenUpdate], declared: Declared) -> Iterator[Caveat]:
+def contradictions(updates: Sequence[dict[str, Any]], declared: Declared) -> Iterator[Caveat]:
     """Declared settings that proven records do not fit; what else would explain that is said too."""
     rate, size, seen = declared.training.learning_rate, declared.batch_size, []
     for number, update in enumerate(updates):
-        total = update.share_sum
+        total, proven = update["share_sum"], update["proven"]
         fits = total is not None and abs(total - 1) <= _OFF
         if total is not None and rate is not None and not fits:
             without = ", or some records left no trace" if total < 1 else ""
@@ -94,13 +88,11 @@ def contradictions(updates: Sequence[ProvenUpdate], declared: Declared) -> Itera
                 f"learning rate of {rate * total:.3g} instead of {rate:g}; or the update was multiplied, as "
                 f"clipping does{without}."
             )
-        if size is not None and update.proven > size:
+        if size is not None and proven > size:
+            seen.append(f"Update {number}: {proven} records are proven, and a batch of {size} was declared.")
+        elif size is not None and fits and update["equal_share"] and size % proven:
             seen.append(
-                f"Update {number}: {update.proven} records are proven, and a batch of {size} was declared."
-            )
-        elif size is not None and fits and update.equal_share and size % update.proven:
-            seen.append(
-                f"Update {number}: {update.proven} records with equal shares explain it whole. In a plain mean each is "
+                f"Update {number}: {proven} records with equal shares explain it whole. In a plain mean each is "
                 f"there equally often, and the declared {size} is no multiple of that."
             )
     if seen:
@@ -200,10 +192,13 @@ def _whole(subject: Subject, attack: Exact, *, policy: Policy, seed: int, target
     more = () if bool(best.arrays["is_ordered"].all()) else (PATCHES_UNORDERED,)
     left = float(best.arrays["unexplained"][0])
     leaks = leak_map(
-        subject.model, updates[0].gradient, precision=coarsest([updates[0].gradient], subject.rounding)
+        subject.model,
+        updates[0].gradient,
+        precision=coarsest([updates[0].gradient], subject.rounding),
+        unexplained=left if left < 1 else None,
     )
     found = {
-        "leak_map": [replace(leak, unexplained=left if left < 1 else None).to_json() for leak in leaks],
+        "leak_map": leaks,
         "notes": _notes(subject, best),
         "decays": [update.decay for update in updates],
     }
@@ -252,9 +247,9 @@ def _dense(
         },
     )
     found = {
-        "leak_map": [leak.to_json() for leak in leaks],
+        "leak_map": leaks,
         "notes": _notes(subject, best),
-        "updates": [update.to_json() for update in updates_of(best)],
+        "updates": updates_of(best),
     }
     evidence = tuple(
         _told(entry, (*[NEAR_TWINS] * bool(entry.proven), *contradictions(updates_of(entry), declared)))

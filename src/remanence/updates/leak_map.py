@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,33 +15,21 @@ from remanence.updates.span import Decomposed
 _FEW, _RANKS_UP_TO = 16, 128
 
 
-@dataclass(frozen=True)
-class LayerLeak:
-    """One layer: how much of its gradient is there, and what was read from it."""
-
-    name: str
-    shape: tuple[int, ...]
-    nonzero: float  # the share of entries that are not zero, β of Pan et al. 2022, Theorem 1
-    rank: (
-        int | None
-    )  # of a dense layer's gradient: at most the batch size; None for other layers, or no low rank
-    exclusive: int | None  # how many samples have an exclusive neuron here; None where the batch is unknown
-    unexplained: float | None  # the share by norm that proven samples leave; None outside the head
-
-    def to_json(self) -> dict[str, object]:
-        """The entry in audit.json."""
-        return {**asdict(self), "shape": list(self.shape)}
-
-
 def leak_map(
     model: nn.Module,
     gradient: Mapping[str, Tensor],
     *,
     precision: float,
     exposure: Exposure | None = None,
-    unexplained: Mapping[str, float] | None = None,
-) -> list[LayerLeak]:
-    """One entry per layer that has a weight; `gradient` has no dimension for trials."""
+    unexplained: Mapping[str, float] | float | None = None,
+) -> list[dict[str, object]]:
+    """One entry of audit.json for each layer that has a weight; `gradient` has no dimension for trials.
+
+    `nonzero` is the share of entries that are not zero (β of Pan et al. 2022, Theorem 1). `rank` is that of a dense
+    layer's gradient, at most the batch size; None for other layers, or where it is not low. `exclusive` counts samples
+    that have an exclusive neuron here, where the batch is known; `unexplained` is the share by norm that proven records
+    leave, of each layer or of the whole update.
+    """
     layers = []
     for name, values in gradient.items():
         if not name.endswith("weight") or values.ndim < 2:
@@ -54,14 +41,14 @@ def leak_map(
         if exposure is not None and layer in exposure.names:
             exclusive = int((exposure.exclusive[exposure.names.index(layer)] >= 1).sum())
         layers.append(
-            LayerLeak(
-                layer,
-                tuple(values.shape),
-                int(values.count_nonzero()) / values.numel(),
-                _rank(values, precision) if is_dense else None,
-                exclusive,
-                (unexplained or {}).get(layer),
-            )
+            {
+                "name": layer,
+                "shape": list(values.shape),
+                "nonzero": int(values.count_nonzero()) / values.numel(),
+                "rank": _rank(values, precision) if is_dense else None,
+                "exclusive": exclusive,
+                "unexplained": unexplained.get(layer) if isinstance(unexplained, Mapping) else unexplained,
+            }
         )
     return layers
 

@@ -1,8 +1,9 @@
-"""From tensors that a client sent to an update that can be read: the gradient of a mean, and how coarse it is."""
+"""A network and what a client sent, opened: how it is read, the gradient of a mean, and how coarse its numbers are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -18,7 +19,7 @@ from remanence.scale.user_code import call_factory
 from remanence.updates.caveats import UPDATE_COMPRESSED, UPDATE_NOISED
 from remanence.updates.declared import Declared
 from remanence.updates.dense.belonging import Belonging, belonging, compression_of, misfit, require_noise
-from remanence.updates.dense.layers import DenseHead
+from remanence.updates.dense.layers import DenseHead, dense_head
 from remanence.updates.dense.reader import DenseReader
 from remanence.updates.files import (
     HOLDS_WEIGHTS,
@@ -31,11 +32,39 @@ from remanence.updates.files import (
     unwrapped,
     widened,
 )
-from remanence.updates.patches.reader import PatchReader
+from remanence.updates.patches.model import patch_model
+from remanence.updates.patches.reader import PatchReader, require_sgd
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Reader
+from remanence.updates.texts.model import text_model
 from remanence.updates.texts.reader import TokenReader
 from remanence.updates.watching import logits_of, loss_of
+
+
+def recognise(module: nn.Module, shape: tuple[int, ...] | None = None) -> Reader:
+    """How a network is read: as one of tokens, of patches, or of dense layers; in evaluation mode."""
+    was_training = {name for name, part in module.named_modules() if part.training}
+    module.eval()
+    try:
+        return _recognised(module, shape)
+    finally:
+        for name, part in module.named_modules():
+            part.training = name in was_training
+
+
+def _recognised(module: nn.Module, shape: tuple[int, ...] | None) -> Reader:
+    with suppress(InputError):
+        return TokenReader(text_model(module))
+    with suppress(InputError):
+        found = patch_model(module, shape)
+        if module.get_parameter(found.own("weight")).requires_grad:
+            return PatchReader(found)
+    if shape is None:
+        return DenseReader(dense_head(module))
+    parameter = next(module.parameters(), torch.zeros(()))
+    generator = torch.Generator(device=parameter.device).manual_seed(0)
+    example = torch.randn(4, *shape, generator=generator, dtype=parameter.dtype, device=parameter.device)
+    return DenseReader(dense_head(module, example))
 
 
 @final
@@ -172,13 +201,8 @@ def _check_steps(reader: Reader, declared: Declared) -> None:
     training = declared.training
     if training.is_plain or isinstance(reader, DenseReader):
         return
-    if isinstance(reader, PatchReader) and training.optimizer != "sgd":
-        raise InputError(
-            "Adam leaves nothing of the span of pictures in patches.",
-            needs="an update of SGD, of one step or several",
-            got=f"{training.steps} steps of {training.optimizer}",
-            hint="audit the same training with SGD: what it gives away, the batch gives away",
-        )
+    if isinstance(reader, PatchReader):
+        require_sgd(training)
     if training.learning_rate is None:
         raise InputError(
             "Several steps cannot be made again.",

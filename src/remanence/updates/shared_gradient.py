@@ -97,7 +97,7 @@ class SharedGradient(Mechanism[Gradient]):
     @cached_property
     def reader(self) -> Reader:
         """How the network is read; it is recognised once."""
-        from remanence.updates.readers import recognise
+        from remanence.updates.opening import recognise
 
         return recognise(self.module, self.example_shape)
 

@@ -37,6 +37,7 @@ _ROUNDINGS = (
     4  # rounding errors by which an identity may be off: sums over many records in float32 or float64
 )
 _OF_SUMS = 32  # the same where columns' sums are all there is: an average over thousands of records cancels
+_OF_ONE = 64  # the same for a single neuron, whose sums may cancel
 _ONCE = 0.5  # the same for half precision, in which only what is sent is rounded
 _FOREIGN = (
     0.3  # of the size of an identity's terms: what noise and other networks' updates are off by at least
@@ -104,6 +105,16 @@ def _held_against(
     return Belonging(plain, allowed, 0.0)
 
 
+def balanced(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> Tensor:
+    """Which neurons of the first layer balance by themselves: one whose small numbers were left out does not.
+
+    A median over neurons, as `belonging` takes it, does not see that some were changed.
+    """
+    neurons = _neurons(head, layers[:2])[0]
+    allowed = rounding.relative * neurons.size + rounding.absolute * neurons.weights
+    return neurons.off.abs() <= _OF_ONE * allowed
+
+
 def misfit(fit: Belonging, source: str) -> MisfitError:
     """What does not fit, and what the update may be instead."""
     if fit.is_foreign:
@@ -149,14 +160,6 @@ def require_noise(head: DenseHead, layers: Sequence[Layer], declared: float, sou
             hint="the batch size that the sum was divided by, the norm of each record's gradient, the weights before "
             "the round",
         )
-
-
-def without_decay(head: DenseHead, layers: Sequence[Layer], decay: float) -> list[Layer]:
-    """The update less a multiple of the weights."""
-    return [
-        (weight - decay * own, None if bias is None or shift is None else bias - decay * shift)
-        for (weight, bias), (own, shift) in zip(layers, decays(head), strict=True)
-    ]
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from remanence.updates.declared import LocalTraining, Weights
+from remanence.updates.dense.belonging import balanced
 from remanence.updates.dense.layers import DenseHead, Layer, doubled, has_one_logit, mirrored, product
 from remanence.updates.parts import backwards, forwards, norm, row_slices, working
 from remanence.updates.rounding import Rounding, apart, explained, rounded_again
@@ -598,13 +599,14 @@ def _nothing(proposal: Proposal, layers: Sequence[Layer]) -> Proof:
 
 
 def verify_rows(
-    head: DenseHead, layers: Sequence[Layer], proposal: Proposal, *, rounding: Rounding
+    head: DenseHead, layers: Sequence[Layer], proposal: Proposal, *, rounding: Rounding, is_one_step: bool
 ) -> tuple[Proposal, Tensor]:
     """Records whose inputs have several rows of the first layer to themselves, and how far they may be off.
 
     Such a row is the input times the row's bias, number by number, whatever the loss, the steps and the shares were. A
-    mixture of several records would have to keep its proportions in every one of these rows. A label is told where one
-    class, and no other, makes their columns: not after several steps, nor of labels that were smoothed or mixed.
+    mixture of several records would have to keep its proportions in every one of these rows. After one step these
+    neurons must balance too: rows from which a filter took the same small numbers are parallel. A label is told where
+    one class, and no other, makes their columns: not after several steps, nor of labels that were smoothed or mixed.
     """
     (weight, bias), labels = layers[0], proposal.labels.clone()
     proven = torch.zeros(len(proposal), dtype=torch.bool, device=weight.device)
@@ -612,6 +614,9 @@ def verify_rows(
     if bias is None or head.classes < 3 or len(layers) == 1:  # with two classes, proportions never change
         return proposal[proven], errors[proven]
     spread = loss_spread(head, layers[0], proposal.inputs)
+    usable = (bias != 0) & weight.any(1)
+    if is_one_step:
+        usable &= balanced(head, layers, rounding)
     for index, x in enumerate(proposal.inputs):
         part = bias[:, None] * x
         allowed = ROUNDINGS * (
@@ -619,7 +624,7 @@ def verify_rows(
         )
         relative = allowed.norm(dim=1) / weight.norm(dim=1).clamp(min=1e-300)
         rest = weight - part
-        rows = (rest.abs() <= allowed).all(1) & (relative < 1 / STANDS_OUT) & (bias != 0) & weight.any(1)
+        rows = (rest.abs() <= allowed).all(1) & (relative < 1 / STANDS_OUT) & usable
         if rows.sum() < 2 or not spread or proposal.labels[index] < 0:
             continue
         tolerance = float(relative[rows].median())

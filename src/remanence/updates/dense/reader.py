@@ -162,7 +162,8 @@ def prove(
             best = _whole_training(head, one, rounding, training, records, best)
     if best.explains_all:
         return best
-    return _joined(best, *verify_rows(head, one, records, rounding=rounding))
+    rows = verify_rows(head, one, records, rounding=rounding, is_one_step=training.is_plain)
+    return _joined(best, *rows)
 
 
 def _joined(proof: Proof, more: Proposal, errors: Tensor) -> Proof:

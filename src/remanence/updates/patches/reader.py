@@ -122,6 +122,17 @@ def _patch_errors(model: PatchModel, pictures: Tensor, labels: Tensor, scale: fl
     return inverse.diagonal().sqrt() / sizes
 
 
+def require_sgd(training: LocalTraining) -> None:
+    """Refuse optimisers whose steps do not add gradients up."""
+    if training.optimizer != "sgd":
+        raise InputError(
+            "Adam leaves nothing of the span of pictures in patches.",
+            needs="an update of SGD, of one step or several",
+            got=f"{training.steps} steps of {training.optimizer}",
+            hint="audit the same training with SGD: what it gives away, the batch gives away",
+        )
+
+
 @final
 @dataclass(frozen=True)
 class PatchReader:
@@ -177,13 +188,7 @@ class PatchReader:
 
     def check(self, mechanism: SharedGradient) -> None:
         """Steps of SGD, which adds gradients up."""
-        if mechanism.sent.training.optimizer != "sgd":
-            raise InputError(
-                "Adam leaves nothing of the span of pictures in patches.",
-                needs="an update of SGD, of one step or several",
-                got=f"{mechanism.sent.training.steps} steps of {mechanism.sent.training.optimizer}",
-                hint="audit the same training with SGD: what it gives away, the batch gives away",
-            )
+        require_sgd(mechanism.sent.training)
 
     def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
         """Pictures with their labels."""
