@@ -226,6 +226,22 @@ def test_the_norms_of_a_runs_own_target_are_recorded_after_clipping():
     assert 0.05 < mean < 0.1001
 
 
+@pytest.mark.parametrize("name", ["hayes-figure-1", "hayes-figure-1-prior", "hayes-cifar", "hayes-figure-12"])
+def test_pages_of_optimisation_show_what_a_search_returned(name, monkeypatch, tmp_path):
+    def half_right(settings, epsilon, loss, count, kind="pictures"):
+        targets = handwriting(settings)[0].flat[:count]
+        return hayes_optimisation.Reconstructed(targets, targets / 2, 7.0)
+
+    monkeypatch.setattr(hayes_optimisation, "reconstruct", half_right)
+    monkeypatch.setattr(hayes_optimisation, "model_based", lambda *_: torch.ones(10))
+    document = registry.run(registry.find(name), Settings(trials=20))
+    assert views.save(document, tmp_path)
+    errors = [row["likelihood"] for row in document["rows"] if "likelihood" in row]
+    assert errors == pytest.approx(
+        [float((handwriting(Settings())[0].flat[:20] / 2).square().mean())] * len(errors)
+    )
+
+
 def runs(name: str, trials: int) -> list[dict]:
     return registry.run(registry.find(name), Settings(trials=trials))["rows"]
 
