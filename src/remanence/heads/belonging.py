@@ -225,7 +225,10 @@ def likelier(recipe: Head, own: Records, public: Records, head: Weights, generat
     for changes in _neighbours(recipe, len(own)):
         p_value = fit(replace(recipe, **changes), own, public, head, generator, others=0).p_value
         if p_value > _LIKELY:
-            found[", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changes.items())] = p_value
+            shown = {
+                name.replace("_", " "): "all" if value is None else value for name, value in changes.items()
+            }
+            found[", ".join(f"{name} {value}" for name, value in shown.items())] = p_value
     told = " or ".join(
         f"{name} (p = {p:.2g})" for name, p in sorted(found.items(), key=lambda item: -item[1])[:2]
     )

@@ -88,7 +88,7 @@ class HeadGame(AnyGame):
     """Heads made like this, on your pictures; and this very head, where there is one.
 
     `heads` plays the trials. What is drawn from the `released` head is compared with your pictures, class by class,
-    and against public ones that nothing was learned from.
+    and with public ones that nothing was learned from.
     """
 
     door: ClassVar[str] = "heads"
@@ -298,8 +298,8 @@ def audit_head(
 
     `prior` are public pictures of the same kind with their labels, which the adversary trains on. Give the backbone,
     or the features of your pictures and a `prior` that has its own as `embedding`. Every trial trains a new head, with
-    fresh initial weights, on all of your pictures. The control holds what comes out of heads on public pictures against
-    yours. The linear reader attacks first, and then a network that starts from it.
+    fresh initial weights, on all of your pictures. The control compares what comes out of heads on public pictures
+    with yours. The linear reader attacks first, and then a network that starts from it.
 
     `released` is the head that you are about to publish: its module, its state dict or a file of it. Heads are made
     anew by the recipe, and where this one is not like them (`MisfitError`) there is no verdict. Otherwise there are two

@@ -109,7 +109,7 @@ def prepared_pictures(
             "Some of your pictures are among the public ones.",
             needs="public pictures that the head was not trained on",
             got=f"{int(same.sum())} pictures that are in both",
-            hint="take them out of `prior`: what is public needs no attack",
+            hint="take them out of the public ones: what is public needs no attack",
         )
     return own, public[~apart.repeat(copies)], public[: len(originals)][apart]
 
@@ -174,7 +174,7 @@ def _check_classes(prior: Records, classes: Tensor, wanted: list[int], copies: i
             "There are too few public pictures.",
             needs=f"at least {short[0][1]} of a class, four for each of yours (eleven are better)",
             got=f"{short[0][0]}",
-            hint="more public pictures; or per_class=1 for heads on one of yours of each class",
+            hint="more public pictures of that class (in Python, or HeadAudit(per_class=1) for heads on one each)",
         )
 
 

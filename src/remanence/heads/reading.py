@@ -74,9 +74,9 @@ def read_head(weights: HeadWeights, recipe: Head, numbers: int) -> Weights:
                 needs=f"finite numbers in layers of the shapes {', '.join(map(str, rows))}",
                 got=", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in list(tensors.items())[-6:])
                 or "no layers",
-                hint="the head's own state_dict(), and the backbone that it was trained on; in the recipe, as many "
-                "classes as it has rows, two_outputs=True for two classes with two outputs, or loop=Loop(bias=False) "
-                "for a head without a bias",
+                hint="the head's own state_dict(), the backbone that it was trained on, and as many classes as it has "
+                "rows; --hidden and --no-bias where they apply (in Python hidden=, loop=Loop(bias=False), and "
+                "two_outputs=True for two classes with two outputs)",
             )
         found.insert(0, left.pop(places[-1]).detach())
     return Weights({name: tensor.unsqueeze(0) for name, tensor in zip(names, found, strict=True)})

@@ -1,4 +1,4 @@
-"""Anybody's network, through `torch.func`."""
+"""A user's own network, through `torch.func`."""
 
 from __future__ import annotations
 

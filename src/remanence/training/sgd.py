@@ -29,7 +29,7 @@ class SGD(Mechanism[Weights]):
 
     What an adversary who knows the training code may or may not know besides is in the seeds. With an
     `initial_seed` every model starts from the same parameters; without one each draws its own, which
-    nobody knows. An `order_seed` does the same for the order of the mini-batches; the target comes last in
+    are unknown. An `order_seed` does the same for the order of the mini-batches; the target comes last in
     the training set, before shuffling. The recipe means what it means in PyTorch: weight decay is added to the
     gradient, class weights are CrossEntropyLoss's, which divides by their sum (by the number of records for a single
     output), and an incomplete last batch is trained on, unless `drop_last` leaves it out.
@@ -271,4 +271,4 @@ def require_recipe(recipe: Any, optimizers: tuple[str, ...] = OPTIMIZERS) -> Non
     number("weight_decay", recipe.weight_decay, least=0, hint="1e-4")
     one_of("optimizer", recipe.optimizer, optimizers)
     if recipe.batch_size is not None:
-        whole("batch_size", recipe.batch_size, hint="32, or None for all")
+        whole("batch_size", recipe.batch_size, hint="32; left out, every step sees all records")
