@@ -29,8 +29,8 @@ class PictureExposure:
     """What came back of one class, and which of your pictures it resembles most.
 
     A drawing that resembles every picture of its class is within the threshold too. So a picture came back only if it
-    is also closer than the public ones by more than chance. Over all classes, at most one in twenty of the pictures that are said
-    to have come back is expected to be there by chance (Benjamini and Hochberg).
+    is also closer than the public ones by more than chance. Over all classes, at most one in twenty of the pictures
+    that are said to have come back is expected to be there by chance (Benjamini and Hochberg).
     """
 
     label: int
