@@ -38,6 +38,7 @@ CERTAIN = {  # what differs from the claim beyond doubt, and by what name
     "the rate is divided by the batch": "divided-by-the-real-batch",
     "one record is in every batch": "sampling-above-claim",
     "the norm shrinks before the noise": "clipped-elsewhere",
+    "two drawn batches to a step": "records-repeat-in-a-step",
 }
 PART = {  # which part of a step is not made again, where none differs beyond doubt
     "seeds are the steps, own generator": "noise-not-replayed",
@@ -114,7 +115,6 @@ PART = {  # which part of a step is not made again, where none differs beyond do
     "the noise is seeded inside the loop": "seed-unknown",
     "the batches are seeded inside the loop": "seed-unknown",
     "the sampler leaves empty batches out": "sampling-not-replayed",
-    "two drawn batches to a step": "sampling-not-replayed",
     "a second loss, after the noise": "noise-not-replayed",
     **dict.fromkeys(
         (

@@ -21,7 +21,7 @@ from remanence.scale.folders import MOST
 from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, read_bytes
 
 MANIFEST = "manifest.json"
-FORMAT = 4
+FORMAT = 5
 PARTS = ("sampling", "clipping", "norm", "noise", "seed", "update")  # of a step, each to be made again
 
 _COUNT, _NUMBER = {"type": "integer", "minimum": 0}, {"type": "number", "minimum": 0}
