@@ -71,8 +71,6 @@ def tables():
     yield "logistic", LogisticRegression(**exact).fit(table, classes), table, classes
     balanced = LogisticRegression(class_weight="balanced", **exact).fit(table, classes)
     yield "balanced", balanced, table, classes
-    without = LogisticRegression(fit_intercept=False, **exact).fit(table, classes)
-    yield "no intercept", without, table, classes
 
 
 @pytest.mark.parametrize(
