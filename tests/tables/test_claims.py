@@ -6,7 +6,17 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn import cluster, ensemble, impute, isotonic, neighbors, preprocessing, svm, tree
+from sklearn import (
+    cluster,
+    ensemble,
+    feature_selection,
+    impute,
+    isotonic,
+    neighbors,
+    preprocessing,
+    svm,
+    tree,
+)
 from sklearn import linear_model as linear
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
@@ -115,6 +125,47 @@ def test_a_row_that_stands_in_a_member_is_a_fact(model, classes):
     assert held > 10
     assert found.proven == held
     assert audit(game, trials=40).verdict is Verdict.EXPOSED
+
+
+def test_rows_that_stand_among_others_are_facts_too():
+    """Birch keeps far-off rows as they are, beside the means of others."""
+    draw = np.random.default_rng(1)
+    lone, met = draw.normal(0, 50, (30, 2)), draw.normal(0, 50, (15, 2))
+    table = np.vstack([met - 0.01 * draw.random((15, 2)), met + 0.01 * draw.random((15, 2)), lone])
+    game = table_game(cluster.Birch(n_clusters=None).fit(table), table)
+    result = audit(game, trials=60)
+    held = game.mechanism.held_rows(game.data)
+    assert held[30:].all()
+    assert not held[:30].any()
+    assert result.strongest.proven == 30
+    assert result.verdict is Verdict.EXPOSED
+
+
+def test_a_few_rows_of_a_table_with_repeated_values_are_not_a_coincidence():
+    table = np.stack([np.arange(60) % 30, np.arange(60) // 5], 1).astype(float)
+    model = cluster.AffinityPropagation(random_state=0).fit(table)
+    assert 4 <= len(model.cluster_centers_) < 20
+    assert audit(table_game(model, table)).strongest.proven == len(model.cluster_centers_)
+
+
+def test_clusters_without_a_seed_belong_to_a_table_with_all_of_its_columns():
+    table = WINE[:, :4]
+    model = cluster.KMeans(3, n_init=1).fit(table)
+    assert belongs(model, table, None)
+    other = table.copy()
+    other[:, 2] = np.random.default_rng(0).permutation(other[:, 2])
+    assert not belongs(model, other, None)
+
+
+def test_a_column_that_all_other_rows_share_is_known_and_hides_no_row():
+    table, labels = np.column_stack([WINE[:60, :3], np.ones(60)]), WINE[:60, 5]
+    model = make_pipeline(
+        feature_selection.VarianceThreshold(0.05), preprocessing.StandardScaler(), linear.Ridge()
+    )
+    for last, rows in ((1.0, 60), (2.0, 0)):  # of the one row that differs, the others tell the wrong value
+        table[7, 3] = last
+        found = audit(table_game(model.fit(table, labels), table, labels), [WholeObject()]).strongest
+        assert found.main.successes == rows
 
 
 def test_a_target_encoder_gives_every_label_and_an_isotonic_fit_its_rows():

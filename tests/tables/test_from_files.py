@@ -4,6 +4,7 @@ import json
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from zipfile import ZipFile
 
 import joblib
@@ -162,6 +163,16 @@ def test_the_extra_is_named_where_it_is_missing(folder, monkeypatch, capsys):
         archive.writestr("schema.json", "{}")
     assert run(monkeypatch, "model.skops", "--data", "train.csv", "--label", "outcome") == 2
     assert "'.[tables]'" in capsys.readouterr().err
+
+
+def test_a_file_that_holds_no_model_is_refused(folder, monkeypatch, capsys):
+    reader = SimpleNamespace(get_untrusted_types=lambda file: [], load=lambda file, trusted: {"weights": 1})
+    monkeypatch.setitem(sys.modules, "skops", SimpleNamespace(io=reader))
+    monkeypatch.setitem(sys.modules, "skops.io", reader)
+    with ZipFile("model.skops", "w") as archive:
+        archive.writestr("schema.json", "{}")
+    assert run(monkeypatch, "model.skops", "--data", "train.csv", "--label", "outcome") == 2
+    assert "no model to audit" in capsys.readouterr().err
 
 
 CODED = """

@@ -80,6 +80,13 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
         if not mechanism.others_known:  # whether a value was a gap is told by the others
             clue.values[np.array([[value is None for value in row] for row in clue.values])] = UNKNOWN
         features = torch.from_numpy(mechanism.rows.encode(clue.values))
+        if mechanism.others_known:
+            for column in mechanism.rows.columns:
+                own = slice(column.start, column.start + column.width)
+                shared = _shared_by_others(data.flat[:, own].double())
+                features[:, own] = features[:, own].where(
+                    ~features[:, own].isnan().any(1, keepdim=True), shared
+                )
         unknown = ~known(clue.labels)
         names = np.where(unknown, labels[0], clue.labels)
         codes = np.where(unknown, np.nan, mechanism.codes(np.array(names.tolist())))
@@ -90,12 +97,28 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
         found = Records(features, torch.from_numpy(codes))
         return found[:, None]
 
+    def read_off(self, mechanism: FittedModel, data: Records) -> Records | None:
+        """The rows of the table that stand in the object, read without knowing any other, `(rows, 1)`."""
+        alone = replace(mechanism, others_known=False)
+        return self._found(alone, data) if self._plans(alone) else None
+
     def _plans(self, mechanism: FittedModel) -> list[tuple[str, Any]]:
         """The clues that it uses; if the other rows are not known, only rows stored in the object."""
         wanted = [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]
         if mechanism.others_known:
             return wanted
         return [(path, replace(plan, alone=True)) for path, plan in wanted if isinstance(plan, StoredRows)]
+
+
+def _shared_by_others(values: torch.Tensor) -> torch.Tensor:
+    """For each row the value that all other rows have in a column, NaN where they differ: known without any model."""
+    found = torch.full_like(values, torch.nan)
+    kinds, which, counts = torch.unique(values, dim=0, return_inverse=True, return_counts=True)
+    if len(kinds) == 1:
+        found[:] = kinds
+    elif len(kinds) == 2 and counts.min() == 1:  # the one row that differs is not known to differ
+        found[which == counts.argmin()] = kinds[counts.argmax()]
+    return found
 
 
 @final

@@ -221,7 +221,7 @@ def check_belongs(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a second fit warns of what the first one warned of
             found = _check_part(part)
-            if found is None and (published(part) or stored_rows(part)):  # means or rows of this very table
+            if found is None and _holds_this_table(part):
                 found = "exactly"
         if found is not None:
             confirmed.append(part.path)
@@ -230,6 +230,16 @@ def check_belongs(
         if found == "nearly":
             inexact.append(part.path)
     return Belonging(tuple(confirmed), tuple(unconfirmed), tuple(inexact))
+
+
+def _holds_this_table(part: Part) -> bool:
+    """Whether a part that draws at random holds nothing but rows, or means of every column, of this very table."""
+    if any(not each.among_others for each in stored_rows(part)):
+        return True
+    means = published(part)
+    return bool(means) and any(
+        not np.isnan(each.values[:, np.nanstd(part.matrix, 0) > 0]).any() for each in means
+    )
 
 
 def _check_part(part: Part) -> Fit | None:

@@ -31,13 +31,13 @@ TABLE_NOT_EXACT = Caveat(
 COLUMNS_NOT_READ = Caveat(
     "columns-not-read",
     "the model drops some columns of the table before any part of it sees them.",
-    "No number in the model depends on these columns. So rows are compared on the columns that it reads.",
+    "Some columns never reach the model, so no number in it depends on them. Rows are compared on the others.",
     "Read the result as one about these columns. Leave the others out of the table.",
 )
 PART_NOT_READ = Caveat(
     "part-not-read",
     "some part of the model was fitted on the table, and nothing that it holds is known to tell about single rows.",
-    "That part was examined, but no attack here reads it. Another attack may, so this is not protection.",
+    "Part of the model was examined, but no attack here reads it. Another attack may, so this is not protection.",
     "Treat the data that this part was fitted on as unprotected. In Python, `shortlist_game` compares retrained "
     "models.",
 )

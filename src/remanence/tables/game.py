@@ -28,6 +28,7 @@ from remanence.results.outcome import Gallery, Outcome, gather
 from remanence.scale.progress import track
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream
+from remanence.tables.attacks import FromObject
 from remanence.tables.guesses import guesses_from_others
 from remanence.tables.mechanism import Fitting
 from remanence.tables.single_columns import columns_of, part_numbers
@@ -221,7 +222,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
             others = (chosen + shift) % count
             guess, without = self._one_by_one(prepared, chosen, others, draws)
             outcome = self._held_against(prepared, chosen, others, guess, without, shows=unit.shows)
-            return self._with_facts(outcome, chosen, others, guess)
+            return self._with_facts(attack, outcome, chosen, others, guess)
         find = _finder(attack, self.mechanism, self.data, prepared.release)
         parts = chosen.split(self._rows)  # what is found for a record is as large as the record
         found = (
@@ -231,14 +232,20 @@ class LeaveOneOut(AnyGame[MechanismT]):
         outcome = Outcome.of(gather(found, len(chosen)))
         self._require_blind(prepared, chosen, outcome.main, draws)
         few = find(chosen) if self._recomputes else None
-        return self._with_facts(outcome, chosen, (chosen + shift) % count, few)
+        return self._with_facts(attack, outcome, chosen, (chosen + shift) % count, few)
 
     def _with_facts(
-        self, outcome: Outcome, chosen: Tensor, others: Tensor, guess: Reconstruction | None
+        self, attack: Attack, outcome: Outcome, chosen: Tensor, others: Tensor, guess: Reconstruction | None
     ) -> Outcome:
         """Rows that the release holds are facts; and, of few records, those with which training gives it again."""
         held, met = self.mechanism.held_rows(self.data), outcome.main.succeeded[:, 0].cpu()
-        proven = None if held is None else held[chosen] & met
+        proven = None
+        if held is not None:
+            proven = held[chosen] & met
+            read = attack.read_off(self.mechanism, self.data) if isinstance(attack, FromObject) else None
+            if read is not None:
+                whole = self.criterion.compare(self.data[chosen[:, None]], read[chosen]).succeeded[:, 0]
+                proven |= held[chosen] & whole
         if guess is not None and self._recomputes:
             again = torch.zeros_like(met)
             for place in met.nonzero()[:, 0].tolist():

@@ -26,9 +26,9 @@ def load_estimator(target: str, trusted: Sequence[str] = ()) -> Any:
     if colon and path.endswith(".py"):
         from remanence.scale.user_code import call_factory
 
-        made = call_factory(Path(path), function, "a fitted model")
-        require_fitted(made)
-        return made
+        model = call_factory(Path(path), function, "a fitted model")
+        require_fitted(model)
+        return model
     file = Path(target)
     if not file.is_file():
         raise InputError(
@@ -62,6 +62,7 @@ def load_estimator(target: str, trusted: Sequence[str] = ()) -> Any:
                 hint=f"--trusted {','.join([*trusted, *unknown])}, if the file is yours",
             )
         model = skops.load(file, trusted=list(trusted))
+    require_fitted(model)
     # A folder of joblib's, which would be unpickled.
     return model.set_params(**dict.fromkeys(name for name in model.get_params() if name.endswith("memory")))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,20 +18,22 @@ from remanence.tables.recovery import Clue
 from remanence.tables.rows import UNKNOWN, column_values, plain
 
 _FEWEST = 2  # stored rows; a single one may be a mean that happens to be a row
+_CHANCE = 1 / 64  # that rows of a table stand in an array by coincidence
 _SNAPS = 1e-10  # of a column's size
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """An array inside an object all of whose rows are rows of the table."""
+    """An array inside an object whose rows, or some of them, are rows of the table."""
 
     path: str
-    count: int
+    count: int  # of its rows that are the table's
     keys: Counter  # rows as bytes, and how often each is stored
     labels: Mapping[bytes, Any]  # of the stored rows, where the object holds these too
     rows: np.ndarray  # their numbers in the object's own table
     alone: bool = False  # whether the adversary knows no other row
     of_some: bool = False  # whether labels chose the rows of the table that could be stored
+    among_others: bool = False  # whether it holds other rows, too: only the owner knows which are which
 
     def clue(self, part: Part) -> Clue:
         """The stored row that is not among the known ones."""
@@ -40,6 +43,8 @@ class StoredRows:
             for row in [row for row, key in enumerate(keys) if key in self.keys]:
                 clue.values[row] = _plain(matrix[row])
                 clue.labels[row] = self.labels.get(keys[row], UNKNOWN)
+            return clue
+        if self.among_others:
             return clue
         for row, found in _unexplained(self.keys, keys, counted=not self.of_some):
             clue.values[row] = _plain(np.frombuffer(found))
@@ -62,7 +67,7 @@ def _unexplained(stored: Counter, table: list, *, counted: bool) -> Iterator[tup
 
 
 def stored_rows(part: Part) -> list[StoredRows]:
-    """Every array of a part that holds nothing but rows of its table."""
+    """Every array of a part that holds rows of its table, alone or among others, as cluster centres are."""
     matrix = part.numbers
     if matrix is None or not matrix.size:
         return []
@@ -74,12 +79,15 @@ def stored_rows(part: Part) -> list[StoredRows]:
             continue
         if values.dtype == np.float32 and (near := nearest_rows(values, matrix)).min(initial=0) >= 0:
             values = matrix[near]  # rows that were rounded when they were stored
-        keys = Counter(_keys(values.astype(np.float64))) if len(values) >= _FEWEST else Counter()
-        held = frozenset(keys.items())
-        if len(keys) > 1 and keys.keys() <= rows and _telling(len(keys), matrix) and held not in seen:
+        stored = _keys(values.astype(np.float64))
+        keys = Counter(key for key in stored if key in rows)
+        held, others = frozenset(keys.items()), len(set(stored) - rows)
+        if len(keys) >= _FEWEST and _telling(len(keys), others, matrix) and held not in seen:
             seen.add(held)  # a copy says no more
             held_here = numbers[[key in keys for key in own]]
-            found.append(StoredRows(path, len(values), keys, _labels(part, matrix, values), held_here))
+            labels = {} if others else _labels(part, matrix, values)
+            count = sum(keys.values())
+            found.append(StoredRows(path, count, keys, labels, held_here, among_others=others > 0))
     return found
 
 
@@ -134,10 +142,14 @@ def _keys(matrix: np.ndarray) -> list[bytes]:
     return [row.tobytes() for row in np.ascontiguousarray(tidy)]
 
 
-def _telling(stored: int, matrix: np.ndarray) -> bool:
-    """Whether this many matching rows are unlikely to be a coincidence, as they are in a table of few patterns."""
+def _telling(stored: int, others: int, matrix: np.ndarray) -> bool:
+    """Whether this many rows that match, beside others that do not, are unlikely to be a coincidence.
+
+    A row made of the columns' own values at random is one of n rows with probability n / patterns.
+    """
     patterns = np.prod([float(len(np.unique(column))) for column in matrix.T[:20]])
-    return bool(patterns > 8 * len(matrix)) or stored >= 8
+    chance = math.comb(stored + others, stored) * min(1.0, len(matrix) / patterns) ** stored
+    return bool(chance <= _CHANCE) or (stored >= 8 and not others)
 
 
 @dataclass(frozen=True)
