@@ -173,20 +173,6 @@ def test_a_fit_that_went_on_from_an_earlier_one_is_neither_confirmed_nor_accused
     table_game(sure, numbers, labels).fits()
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_rows_beyond_the_margin_are_counted():
-    frame, labels = patients()
-    numbers = frame[["age", "income"]] / [10, 10000]
-    model = svm.LinearSVC(tol=1e-8, max_iter=100_000).fit(numbers, labels)
-    own = np.where(labels == model.classes_[1], 1, -1)
-    beyond = int((own * model.decision_function(numbers) > 1).sum())
-    assert 0 < beyond < len(frame)
-    (caveat,) = (c for c in table_game(model, numbers, labels).caveats() if c.id == "no-trace")
-    assert caveat.seen.startswith(f"{beyond} of {len(frame)} rows")
-    with pytest.raises(InputError, match=r"loss='hinge'.*beyond the margin"):
-        table_game(svm.LinearSVC(loss="hinge", random_state=0).fit(numbers, labels), numbers, labels).fits()
-
-
 def test_rows_without_a_label_and_sparse_tables_are_no_accident():
     frame, labels = patients()
     numbers = frame[["age", "income"]] / [10, 10000]

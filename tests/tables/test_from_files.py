@@ -14,6 +14,7 @@ from patients import patients
 
 from remanence.cli.main import main
 
+OWN = "model.py:fitted --data train.csv --label outcome"
 MODEL = """
 import pandas as pd
 from patients import prepared
@@ -41,26 +42,15 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(monkeypatch, *arguments) -> int:
-    monkeypatch.setattr(sys, "argv", ["remanence", "table", *arguments])
+def run(monkeypatch, arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["remanence", "table", *arguments.split()])
     with pytest.raises(SystemExit) as caught:
         main()
     return caught.value.code or 0
 
 
 def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
-    options = [
-        "--data",
-        "train.csv",
-        "--label",
-        "outcome",
-        "--by",
-        "sex",
-        "--show-reconstructions",
-        "--out",
-        "out",
-    ]
-    assert run(monkeypatch, "model.py:fitted", *options) == 1
+    assert run(monkeypatch, f"{OWN} --by sex --show-reconstructions --out out") == 1
     shown = capsys.readouterr()
     assert "EXPOSED" in shown.out
     assert "Not used by the model, and left out: id" in shown.err
@@ -80,58 +70,42 @@ def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
     assert str(train["income"][0]) not in stored
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["model.py:fitted", "--data", "train.csv", "--label", "result"], "--label id"),
-        (["model.py:fitted", "--data", "train.csv"], "The label is missing"),
-        (["model.py:number", "--data", "train.csv", "--label", "outcome"], "no model to audit"),
-        (["model.py:fitted", "--data", "no.csv", "--label", "outcome"], "no such table"),
-        (["model.py:fitted", "--data", "other.csv", "--label", "outcome"], "missing: bmi"),
-        (["model.py:fitted", "--data", "strangers.csv", "--label", "outcome"], "not fitted on this table"),
-        (["model.py:fitted", "--data", "words.csv", "--label", "outcome"], "cannot read this table"),
-        (["model.py:plain", "--data", "gap.csv", "--label", "outcome"], "1 of 150 rows with an empty"),
-        (["no.skops", "--data", "train.csv", "--label", "outcome"], "no such model"),
-        (["model.skops"], "--data train.csv"),
-        (
-            ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--by", "star"],
-            "no such column for --by",
-        ),
-        (
-            ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--known", "some"],
-            "--known columns:age",
-        ),
-        (
-            ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--known", "columns:star"],
-            "no such column for --known",
-        ),
-        (
-            ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--known", "none"],
-            "No attack is known that recovers a row",
-        ),
-        (
-            ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--fixed-totals", "star"],
-            "no such column for --fixed-totals",
-        ),
-        (
-            ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--prior", "other.csv"],
-            "missing: bmi",
-        ),
-        (["model.onnx", "--data", "train.csv", "--label", "outcome"], "a .skops file, which holds data only"),
-    ],
-)
-def test_mistakes_end_with_needs_got_and_try(folder, monkeypatch, capsys, arguments, message):
+MISTAKES = {
+    "model.py:fitted --data train.csv --label result": "--label id",
+    "model.py:fitted --data train.csv": "The label is missing",
+    "model.py:number --data train.csv --label outcome": "no model to audit",
+    "model.py:fitted --data no.csv --label outcome": "no such table",
+    "model.py:fitted --data other.csv --label outcome": "missing: bmi",
+    "model.py:fitted --data semicolons.csv --label outcome": "semicolons between",
+    "model.py:fitted --data strangers.csv --label outcome": "not fitted on this table",
+    "model.py:fitted --data words.csv --label outcome": "cannot read this table",
+    "model.py:plain --data gap.csv --label outcome": "1 of 150 rows with an empty",
+    "no.skops --data train.csv --label outcome": "no such model",
+    "model.onnx --data train.csv --label outcome": "a .skops file, which holds data only",
+    "model.skops": "--data train.csv",
+    f"{OWN} --by star": "no such column for --by",
+    f"{OWN} --known some": "--known columns:age",
+    f"{OWN} --known columns:star": "no such column for --known",
+    f"{OWN} --known none": "No attack is known that recovers a row",
+    f"{OWN} --fixed-totals star": "no such column for --fixed-totals",
+    f"{OWN} --prior other.csv": "missing: bmi",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES)
+def test_mistakes_end_with_needs_got_and_try(folder, monkeypatch, capsys, arguments):
     train = pd.read_csv("train.csv")
     Path("model.onnx").touch()
     train.drop(columns="bmi").to_csv("other.csv", index=False)
+    train.to_csv("semicolons.csv", sep=";", index=False)
     train.assign(age="old").to_csv("words.csv", index=False)
     gap = train[["age", "outcome"]].fillna(40)
     gap.assign(age=gap["age"].where(gap.index != 3)).to_csv("gap.csv", index=False)
     strangers, labels = patients(150, seed=1)
     strangers.assign(outcome=labels).to_csv("strangers.csv", index=False)
-    assert run(monkeypatch, *arguments) == 2
+    assert run(monkeypatch, arguments) == 2
     said = capsys.readouterr().err
-    assert message in said
+    assert MISTAKES[arguments] in said
     assert all(f"{part}:" in said for part in ("needs", "got", "try"))
 
 
@@ -149,7 +123,7 @@ def test_nothing_is_unpickled(folder, monkeypatch, capsys, name):
     pickle.loads(pickle.dumps(LeavesAMark()))  # noqa: S301 - the file would leave a mark
     assert Path("marked").exists()
     Path("marked").unlink()
-    assert run(monkeypatch, name, "--data", "train.csv", "--label", "outcome") == 2
+    assert run(monkeypatch, f"{name} --data train.csv --label outcome") == 2
     assert not Path("marked").exists()
     said = capsys.readouterr().err
     assert "executes code" in said
@@ -161,7 +135,7 @@ def test_the_extra_is_named_where_it_is_missing(folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "skops.io", None)
     with ZipFile("model.skops", "w") as archive:
         archive.writestr("schema.json", "{}")
-    assert run(monkeypatch, "model.skops", "--data", "train.csv", "--label", "outcome") == 2
+    assert run(monkeypatch, "model.skops --data train.csv --label outcome") == 2
     assert "'.[tables]'" in capsys.readouterr().err
 
 
@@ -171,7 +145,7 @@ def test_a_file_that_holds_no_model_is_refused(folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "skops.io", reader)
     with ZipFile("model.skops", "w") as archive:
         archive.writestr("schema.json", "{}")
-    assert run(monkeypatch, "model.skops", "--data", "train.csv", "--label", "outcome") == 2
+    assert run(monkeypatch, "model.skops --data train.csv --label outcome") == 2
     assert "no model to audit" in capsys.readouterr().err
 
 
@@ -197,13 +171,13 @@ def clusters():
 def test_weights_and_coded_labels_are_matched_and_clusters_need_no_label(folder, monkeypatch, capsys):
     (folder / "coded.py").write_text(CODED)
     (folder / "numbers.csv").write_text("age,income,outcome,w\n")
-    options = ["coded.py:coded", "--data", "numbers.csv", "--label", "outcome", "--out", "weighted"]
-    assert run(monkeypatch, *options, "--weights", "w") == 1
+    options = "coded.py:coded --data numbers.csv --label outcome --out weighted"
+    assert run(monkeypatch, f"{options} --weights w") == 1
     shown = capsys.readouterr()
     assert "Taken: ill for 1, well for 0" in shown.err
     assert "EXPOSED" in shown.out
-    assert run(monkeypatch, *options) == 2  # without them it is another model's table
+    assert run(monkeypatch, options) == 2  # without them it is another model's table
     assert "not fitted on this table" in capsys.readouterr().err
-    assert run(monkeypatch, "coded.py:clusters", "--data", "numbers.csv", "--out", "clusters") == 1
+    assert run(monkeypatch, "coded.py:clusters --data numbers.csv --out clusters") == 1
     found = json.loads((folder / "clusters" / "columns.json").read_text())["columns"]
     assert {row["column"]: row["recovered"] for row in found}["income"] == 150

@@ -1,4 +1,9 @@
-"""What the adversary knows: no other row, some columns of the missing one, totals that a design fixes."""
+"""What the adversary knows: no other row, some columns of the missing one, fixed totals, a public table.
+
+What a guess achieves with that alone is compared with counts by hand.
+"""
+
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,11 +15,66 @@ from sklearn import neighbors, preprocessing
 from sklearn.dummy import DummyClassifier
 from sklearn.pipeline import make_pipeline
 
-from remanence import audit
-from remanence.core.exceptions import InputError
-from remanence.results.verdict import Policy
+from remanence import Criterion, InputError, Policy, Records, audit, mismatch
 from remanence.tables.attacks import PublishedStatistics, StoredInObject, WholeObject
-from remanence.tables.sklearn import table_game, with_fixed_totals, with_known
+from remanence.tables.guesses import guesses_from_others
+from remanence.tables.sklearn import table_game, with_fixed_totals, with_known, with_public
+
+
+def records(rows, labels=None):
+    table = torch.tensor(rows, dtype=torch.float64)
+    return Records(table, torch.zeros(len(table)) if labels is None else torch.tensor(labels))
+
+
+def guess(data, criterion, totals=None):
+    return guesses_from_others(data, [criterion], totals)[0]
+
+
+EXACT = Criterion(mismatch, threshold=0.5)
+
+
+def test_the_commonest_record_is_guessed_and_counted():
+    # Of five 1s and three 0s: whoever misses a 1 sees four 1s and guesses right, whoever misses a 0 guesses wrong.
+    found = guess(records([[1.0]] * 5 + [[0.0]] * 3), EXACT)
+    assert found.value == found.lower == 5 / 8
+    assert "commonest" in found.note
+
+
+def test_records_that_all_differ_are_not_guessed():
+    assert guess(records([[float(i)] for i in range(20)]), EXACT).value == 0
+
+
+def test_a_label_must_be_right_where_the_criterion_asks_for_it():
+    data = records([[1.0]] * 6, [0, 1, 0, 1, 0, 1])
+    assert guess(data, EXACT).value == 1
+    # The others hold more of the other label, so that the commonest is always wrong. The nearest to the mean is the
+    # first of them, which has the label 0: right for two more.
+    assert guess(data, Criterion(mismatch, 0.5, label_scale=1.0)).value == 2 / 6
+
+
+def test_totals_that_a_design_fixes_tell_what_is_missing():
+    draw = np.random.default_rng(0)
+    data = records(draw.permutation([[1.0, 0.0]] * 8 + [[0.0, 1.0]] * 8).tolist())
+    assert guess(data, EXACT).value == 0  # the others always hold one more of the other kind
+    assert guess(data, EXACT, torch.tensor([8.0, 8.0, torch.nan])).value == 1
+    assert guess(data, EXACT, torch.tensor([8.0, torch.nan, torch.nan])).value == 0
+    with pytest.raises(InputError, match="totals do not fit"):
+        guess(data, EXACT, torch.tensor([8.0]))
+
+
+def test_many_records_are_guessed_from_a_sample():
+    data = records((torch.arange(5000.0) % 10 == 0).double()[:, None].tolist())
+    assert guess(data, EXACT).value == pytest.approx(0.9, abs=0.03)  # 2 standard deviations of 500 records
+
+
+def test_words_alone_are_mostly_guessed_and_said_to_be():
+    frame, labels = patients(200)
+    frame = frame[["sex"]].assign(smoker=np.arange(200) % 6 == 0)
+    model = make_pipeline(preprocessing.OneHotEncoder(), linear.LogisticRegression()).fit(frame, labels)
+    found = audit(table_game(model, frame, labels), policy=Policy(0.6)).strongest
+    both = frame.value_counts(normalize=True)
+    assert found.baseline.value == pytest.approx(both.max(), abs=0.01)
+    assert found.baseline.value > 0.3
 
 
 def rates(result):
@@ -77,3 +137,62 @@ def test_totals_that_a_design_fixes_are_no_leak():
     assert found["age"].main.rate == found["age"].guess == 1
     assert not found["age"].tells
     assert found["income"].tells
+
+
+def test_the_commonest_public_record_is_guessed():
+    # Five who all differ tell nothing about each other, but the public table has mostly 3s.
+    each = Records(torch.tensor([[0.0], [1.0], [3.0], [20.0], [40.0]]), torch.zeros(5))
+    public = Records(torch.tensor([[3.0]] * 4 + [[9.0]]), torch.full((5,), torch.nan))
+    exact = Criterion(mismatch, threshold=0.5)
+    assert guesses_from_others(each, [exact])[0].value == 0
+    (found,) = guesses_from_others(each, [exact], public=public)
+    assert found.value == 1 / 5
+    assert "public" in found.note
+
+
+def test_the_public_record_nearest_in_what_is_given_is_guessed():
+    frame, labels = patients(60)
+    frame = frame[["age", "income"]]
+    model = make_pipeline(preprocessing.StandardScaler(), DummyClassifier()).fit(frame, labels)
+    game = table_game(model, frame, labels)
+    known = with_known(game, columns=["income"])
+    assert known.baseline().value < 0.1
+    assert with_known(with_public(game, frame), columns=["income"]).baseline().value > 0.9
+
+
+def test_rows_that_were_trained_on_are_said_to_be_in_the_public_table():
+    frame, labels = patients(60)
+    game = table_game(
+        prepared(linear.LogisticRegression()).fit(frame[:30], labels[:30]), frame[:30], labels[:30]
+    )
+    for people, expected in ((frame[20:50], True), (frame[30:], False)):
+        caveats = {caveat.id for caveat in with_public(game, people.reset_index(drop=True)).caveats()}
+        assert ("targets-known" in caveats) is expected
+
+
+def test_what_is_believed_is_said_and_stored():
+    frame, labels = patients(60)
+    others, _ = patients(80, seed=1)
+    game = table_game(prepared(DummyClassifier()).fit(frame, labels), frame, labels)
+    known = with_public(game, others.assign(region=["west", *others["region"][1:]]))
+    assert "79 rows of a public table" in known.knowledge.describe()  # nobody here is from the west
+    result = audit(known, [WholeObject()], trials=5)
+    assert "79 rows of a public table" in result.threat_model["knows"]
+    assert result.subject["sha256"].keys() == {"data", "prior", "release"}
+    assert replace(known, prior=game.prior).fingerprints()["data"] == known.fingerprints()["data"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"drop": "sex"}, "missing: sex"),
+        ({"age": "old"}, "No row of the public table"),
+        ({"region": "west"}, "No row of the public table"),
+    ],
+)
+def test_a_public_table_that_cannot_be_used_is_refused(change, message):
+    frame, labels = patients(60)
+    game = table_game(prepared(linear.LogisticRegression()).fit(frame, labels), frame, labels)
+    public = frame.drop(columns=change["drop"]) if "drop" in change else frame.assign(**change)
+    with pytest.raises(InputError, match=message):
+        with_public(game, public)

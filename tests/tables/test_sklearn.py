@@ -183,7 +183,7 @@ REFUSED = [
     (lambda: leave_one_out(fitted(logistic()), WITH_NAN, Y), "the first is number 7"),
     (lambda: leave_one_out(fitted(logistic()), X.astype(str) + "x", Y), "not all numbers"),
     (lambda: leave_one_out(fitted(logistic()), X, Y + 5), "labels among 0, 1"),
-    (lambda: leave_one_out(fitted(logistic()), X, np.stack([Y, Y], 1)), "one label per record"),
+    (lambda: leave_one_out(fitted(logistic()), X, np.stack([Y, Y], 1)), "one label per row"),
     (lambda: leave_one_out(fitted(linear.Ridge(positive=True)), X, Y), "positive"),
     (lambda: leave_one_out(linear.LinearRegression().fit(X[:3], Y[:3]), X[:3], Y[:3]), "no penalty"),
     (lambda: leave_one_out(fitted(logistic(solver="liblinear", l1_ratio=1)), X, Y), "saga"),

@@ -81,9 +81,6 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
         """
         return None
 
-    def check_fit(self, data: Records, release: Release) -> None:
-        """Raise `MisfitError` where this release was certainly not trained on these data."""
-
     held_because: ClassVar[str] = "the model holds them as they are"  # records that are facts
 
     def held_rows(self, data: Records) -> Tensor | None:

@@ -155,7 +155,7 @@ def _label_column(frame: Any, label: str | None, *, needed: bool) -> Any:
         raise InputError(
             f"The label {label!r} has gaps.",
             needs="a label in every row",
-            got=f"{int(frame[label].isna().sum())} empty cells",
+            got=f"{int(frame[label].isna().sum())} of {len(frame)} cells empty",
             hint="the table as it was passed to fit()",
         )
     return frame[label].astype(str) if frame[label].dtype.kind == "O" else frame[label]

@@ -30,7 +30,7 @@ from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream
 from remanence.tables.attacks import FromObject
 from remanence.tables.guesses import guesses_from_others
-from remanence.tables.mechanism import Fitting
+from remanence.tables.mechanism import FittedModel, Fitting
 from remanence.tables.single_columns import columns_of, part_numbers
 
 _SHOWN = 30  # reconstructions in a gallery
@@ -124,8 +124,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
                 hint="train it again, with scaled features or a smaller rate",
             )
         if self.fitting is not None:
-            _ = self.fitting.belonging
-        self.mechanism.check_fit(self.data, self.release)
+            self.fitting.check()
 
     @property
     def knowledge(self) -> Knowledge:
@@ -242,7 +241,9 @@ class LeaveOneOut(AnyGame[MechanismT]):
         proven = None
         if held is not None:
             proven = held[chosen] & met
-            read = attack.read_off(self.mechanism, self.data) if isinstance(attack, FromObject) else None
+            model, read = self.mechanism, None
+            if isinstance(attack, FromObject) and isinstance(model, FittedModel):
+                read = attack.read_off(model, self.data)
             if read is not None:
                 whole = self.criterion.compare(self.data[chosen[:, None]], read[chosen]).succeeded[:, 0]
                 proven |= held[chosen] & whole

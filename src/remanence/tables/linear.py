@@ -134,7 +134,7 @@ def is_described(model: Any) -> bool:
 
 def objective(model: Any, features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Objective:
     """The objective of a fitted linear model."""
-    labels = _one_column(labels, len(features))
+    labels = one_label(labels, len(features))
     if getattr(model, "positive", False):
         raise InputError(
             "A model with non-negative coefficients is not at an unconstrained optimum.",
@@ -161,11 +161,10 @@ def objective(model: Any, features: np.ndarray, labels: np.ndarray, weights: np.
     return Objective(mechanism, coded, release)
 
 
-def _one_column(labels: np.ndarray, count: int) -> np.ndarray:
-    if labels.shape == (count, 1):
-        return labels[:, 0]
-    hint = "one label per record" + (": audit one output at a time" if labels.ndim == 2 else "")
-    shaped("labels", labels, (count,), hint)
+def one_label(labels: np.ndarray, count: int) -> np.ndarray:
+    """One label for each row, or a sentence."""
+    labels = labels[:, 0] if labels.shape == (count, 1) else labels
+    shaped("labels", labels, (count,), "one label per row; audit one output at a time")
     return labels
 
 

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, final
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.svm import LinearSVC
 from sklearn.utils import get_tags
 from torch import Tensor
 
@@ -20,13 +19,13 @@ from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.mechanism import Mechanism, Setting
 from remanence.core.records import Records, concatenate
 from remanence.core.releases import FittedObject, Release
-from remanence.results.caveats import NO_TRACE, Caveat
+from remanence.results.caveats import Caveat
 from remanence.tables.belonging import Belonging, check_belongs
 from remanence.tables.caveats import PART_NOT_CONFIRMED, PART_NOT_READ, TABLE_NOT_EXACT
 from remanence.tables.linear import equations
 from remanence.tables.parts import Part, arrays_in, final_estimator, parts_of
 from remanence.tables.rows import Rows
-from remanence.tables.statistics import category_counts, label_statistics, published
+from remanence.tables.statistics import label_statistics, published
 from remanence.tables.stored import stored_rows, stored_values
 from remanence.tables.trees import bins, leaves
 
@@ -34,7 +33,6 @@ from remanence.tables.trees import bins, leaves
 _LOOKS: tuple[Callable[[Part], list], ...] = (
     stored_rows,
     published,
-    category_counts,
     stored_values,
     bins,
     equations,
@@ -76,8 +74,10 @@ class Fitting:
     def check(self) -> None:
         """Refuse an object of another table, or one in which nothing tells about single rows."""
         model = final_estimator(self.estimator)
-        name = type(model).__name__
-        if not self.belonging.confirmed:
+        name, confirmed = type(model).__name__, self.belonging.confirmed
+        if not self.taken_apart:
+            return
+        if not confirmed:
             went_on = getattr(model, "warm_start", False)
             raise MisfitError(
                 "Whether this model was fitted on this table cannot be tested.",
@@ -88,13 +88,11 @@ class Fitting:
                 hint="the .skops file of an estimator that was fitted in one go, with random_state=0",
             )
         if not self.plans:
-            margin = self._beyond_margin()
             raise InputError(
                 f"Nothing that {name} holds is known to tell about single rows.",
                 needs="stored rows or values, means, sums, counts, a linear model's equations, or decision trees",
                 got=name
                 + (f" with loss={model.loss!r}" if hasattr(model, "loss") else "")
-                + (f"; {margin[:-1]}" if margin else "")
                 + (
                     ""
                     if getattr(model, "fit_intercept", True)
@@ -112,25 +110,8 @@ class Fitting:
             yield replace(TABLE_NOT_EXACT, seen=f"Nearly the same: {', '.join(self.belonging.inexact)}.")
         if not self.taken_apart:
             return
-        if margin := self._beyond_margin():
-            yield replace(NO_TRACE, seen=margin)
         if silent := self._silent():
             yield replace(PART_NOT_READ, seen=f"Without a finding: {', '.join(silent)}.")
-
-    def _beyond_margin(self) -> str:
-        """What to say about rows that leave no trace in a support vector machine: those beyond its margin."""
-        for part in self._parts():
-            if (
-                isinstance(part.estimator, LinearSVC)
-                and part.features is not None
-                and part.labels is not None
-            ):
-                scores = np.reshape(part.estimator.decision_function(part.features), (len(part.labels), -1))
-                classes = np.asarray(part.estimator.classes_)[-scores.shape[1] :]
-                own = np.where(np.asarray(part.labels)[:, None] == classes, 1, -1)
-                beyond = int((own * scores > 1).all(1).sum())
-                return f"{beyond} of {len(own)} rows lie beyond the margin of {part.path} and leave no trace in it."
-        return ""
 
     def _silent(self) -> list[str]:
         """Parts that learned numbers from the table, of which nothing is known to tell about single rows."""
@@ -169,10 +150,6 @@ class FittedModel(Mechanism[Release]):
     def plans(self) -> tuple[tuple[str, Any], ...]:
         """What each part of the object gives away, by its path; a part of another table's gives nothing."""
         return self.fitting.plans
-
-    def check_fit(self, data: Records, release: Release) -> None:
-        """Refuse an object that was not fitted on this table, or in which nothing tells about single rows."""
-        self.fitting.check()
 
     @property
     def releases(self) -> type[Release]:

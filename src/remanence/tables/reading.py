@@ -84,7 +84,10 @@ def read_table(path: Path) -> Any:
     hint = "a line of column names first, as frame.to_csv(path, index=False) writes it"
     with refusing(Exception, "The table cannot be read.", needs=_TABLE, got=path, hint=hint):
         if path.suffix.lower() not in (".parquet", ".pq"):
-            return _with_codes(pd.read_csv(path), pd.read_csv(path, dtype=str))
+            text = pd.read_csv(path, dtype=str)
+            if len(text.columns) == 1 and ";" in str(text.columns[0]):
+                raise UnusableFileError("semicolons between the columns, where commas are expected")
+            return _with_codes(pd.read_csv(path), text)
         with extra("pyarrow.parquet", "tables", "pyarrow, which reads Parquet").ParquetFile(path) as file:
             cells = file.metadata.num_rows * file.metadata.num_columns
             if cells > _MOST_CELLS:  # a run of equal values takes a few bytes, and is unpacked all the same

@@ -13,7 +13,7 @@ from sklearn.base import is_classifier, is_regressor
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
-from remanence.core.checks import refusing, same_columns, shaped, whole
+from remanence.core.checks import refusing, same_columns, whole
 from remanence.core.errors import Criterion, label_error, relative_error
 from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Given
@@ -31,7 +31,7 @@ from remanence.tables.caveats import (
 from remanence.tables.game import LeaveOneOut
 from remanence.tables.glm.families import Gaussian
 from remanence.tables.glm.model import standard_units
-from remanence.tables.linear import as_records, is_described, is_linear, objective, of_features
+from remanence.tables.linear import as_records, is_described, is_linear, objective, of_features, one_label
 from remanence.tables.mechanism import FittedModel, Fitting, numbers_in
 from remanence.tables.parts import (
     as_input,
@@ -114,10 +114,7 @@ def _one_label(estimator: Any, labels: Any, count: int) -> np.ndarray:
             got="none",
             hint="table_game(model, table, labels)",
         )
-    labels = np.asarray(labels)
-    labels = labels[:, 0] if labels.shape == (count, 1) else labels
-    shaped("labels", labels, (count,), "one label per row; audit one output at a time")
-    return labels
+    return one_label(np.asarray(labels), count)
 
 
 def _require_transformable(estimator: Any, table: Any) -> None:

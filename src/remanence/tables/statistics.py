@@ -137,49 +137,19 @@ def _groupings(part: Part, rows: int) -> Iterator[tuple[tuple[Any, ...] | None, 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many rows are of each class; or of each class and category, where it counts a column."""
+    """How many rows are of each class."""
 
     path: str
-    counts: np.ndarray  # (classes,) or (classes, categories)
+    counts: np.ndarray  # (classes,)
     classes: tuple[Any, ...]
-    column: int | None = None
 
     def clue(self, part: Part) -> Clue:
-        """The one kind of which the known rows leave one too few."""
-        clue, kinds = Clue.nothing(*part.features.shape), self._kinds(part)
-        short = self.counts.ravel() - np.bincount(kinds, minlength=self.counts.size)
-        for row, kind in enumerate(kinds.tolist()):
-            short[kind] += 1
-            label, *category = np.unravel_index(short.argmax(), self.counts.shape)
-            short[kind] -= 1
-            clue.labels[row] = self.classes[label]
-            if self.column is not None:
-                clue.values[row, self.column] = float(category[0])
+        """The one class of which the known rows leave one too few."""
+        clue, own = Clue.nothing(*part.features.shape), _codes(part, self.classes)
+        short = self.counts - np.bincount(own, minlength=len(self.counts))
+        without = short + np.eye(len(self.classes))  # where a row of that class is the missing one
+        clue.labels[:] = np.array(self.classes, dtype=object)[without.argmax(1)[own]]
         return clue
-
-    def explain(self, part: Part) -> bool:
-        """Whether they are this table's."""
-        kinds = self._kinds(part)
-        return np.array_equal(np.bincount(kinds, minlength=self.counts.size), self.counts.ravel())
-
-    def _kinds(self, part: Part) -> np.ndarray:
-        labels = _codes(part, self.classes)
-        if self.column is None:
-            return labels
-        return labels * self.counts.shape[1] + part.matrix[:, self.column].astype(int)
-
-
-def category_counts(part: Part) -> list[Counts]:
-    """The tables of counts that CategoricalNB holds, one for each column."""
-    tables = getattr(part.estimator, "category_count_", None)
-    if tables is None or part.numbers is None or part.labels is None or part.weights is not None:
-        return []
-    classes = classes_of(part.estimator)
-    found = [
-        Counts(f"{part.path}.category_count_[{place}]", table, classes, place)
-        for place, table in enumerate(tables)
-    ]
-    return [each for each in found if each.explain(part)]
 
 
 def _tells_classes(part: Part) -> bool:

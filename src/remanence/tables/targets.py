@@ -11,19 +11,15 @@ if TYPE_CHECKING:
     from remanence.core.records import Records
     from remanence.game import Game
     from remanence.tables.game import LeaveOneOut
+    from remanence.tables.glm.families import Family
     from remanence.tables.glm.model import GLM
 
 
 def breast_cancer_logistic() -> LeaveOneOut[GLM]:
     """Logistic regression at its exact optimum (569 patients, standardised, C = 0.01)."""
-    from remanence.core.errors import Criterion, relative_error
-    from remanence.tables.game import LeaveOneOut
     from remanence.tables.glm.families import Logistic
-    from remanence.tables.glm.model import GLM
 
-    criterion = Criterion(relative_error(), label_scale=1.0)
-    data, columns = _standardised("breast_cancer"), column_names("breast_cancer")
-    return LeaveOneOut(GLM(Logistic(), penalty=100.0), data, criterion, columns=columns)
+    return _exact(Logistic(), 100.0, _standardised("breast_cancer"), column_names("breast_cancer"))
 
 
 def breast_cancer_sloppy() -> LeaveOneOut:
@@ -40,13 +36,9 @@ def breast_cancer_sloppy() -> LeaveOneOut:
 
 def digits_logistic() -> LeaveOneOut[GLM]:
     """Ten-class logistic regression on 1,797 pictures of digits, pixels in [0, 1]."""
-    from remanence.core.errors import Criterion, relative_error
-    from remanence.tables.game import LeaveOneOut
     from remanence.tables.glm.families import Multinomial
-    from remanence.tables.glm.model import GLM
 
-    criterion = Criterion(relative_error(), label_scale=1.0)
-    return LeaveOneOut(GLM(Multinomial(10), penalty=1.0), example("digits", scale=16.0), criterion)
+    return _exact(Multinomial(10), 1.0, example("digits", scale=16.0))
 
 
 def diabetes_ridge() -> LeaveOneOut:
@@ -76,6 +68,15 @@ def diabetes_shortlist() -> Game:
     data = _standardised("diabetes")
     mechanism, criterion = GLM(Gaussian(), penalty=10.0, noise=0.1), Criterion(relative_error(), 1e-2)
     return Game(mechanism, FinitePrior(data[:20]), data[20:], criterion)
+
+
+def _exact(family: Family, penalty: float, data: Records, columns: tuple[str, ...] = ()) -> LeaveOneOut[GLM]:
+    from remanence.core.errors import Criterion, relative_error
+    from remanence.tables.game import LeaveOneOut
+    from remanence.tables.glm.model import GLM
+
+    criterion = Criterion(relative_error(), label_scale=1.0)
+    return LeaveOneOut(GLM(family, penalty=penalty), data, criterion, columns=columns)
 
 
 def _fitted(estimator: Any, name: str) -> LeaveOneOut:
