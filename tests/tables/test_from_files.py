@@ -81,6 +81,7 @@ MISTAKES = {
     "model.py:fitted --data words.csv --label outcome": "cannot read this table",
     "model.py:plain --data gap.csv --label outcome": "1 of 150 rows with an empty",
     "no.skops --data train.csv --label outcome": "no such model",
+    "model.py --data train.csv --label outcome": "model.py:function",
     "model.onnx --data train.csv --label outcome": "a .skops file, which holds data only",
     "model.skops": "--data train.csv",
     f"{OWN} --by star": "no such column for --by",

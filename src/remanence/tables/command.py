@@ -148,7 +148,9 @@ def _label_column(frame: Any, label: str | None, *, needed: bool) -> Any:
         raise InputError(
             "The label is missing.",
             needs="--label with one of the table's columns",
-            got=f"--label {label}; the columns {', '.join(map(str, frame.columns))}"[:300],
+            got=f"{f'--label {label}' if label else 'none'}; the columns {', '.join(map(str, frame.columns))}"[
+                :300
+            ],
             hint=f"--label {list(frame.columns)[-1]}",
         )
     if frame[label].isna().any():

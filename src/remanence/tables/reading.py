@@ -30,12 +30,12 @@ def load_estimator(target: str, trusted: Sequence[str] = ()) -> Any:
         require_fitted(model)
         return model
     file = Path(target)
-    if not file.is_file():
+    if not file.is_file() or file.suffix == ".py":
         raise InputError(
             "There is no such model.",
             needs="a .skops file, or path/to/file.py:function",
             got=target,
-            hint="check the path",
+            hint=f"{target}:function, which returns the fitted model" if file.is_file() else "check the path",
         )
     parts = {} if file.suffix.lower() in _EXECUTES else _parts(file)
     if "schema.json" not in parts:
