@@ -184,7 +184,7 @@ def checkout(folder: Path) -> Path:
 
 
 def run_tests(copied: Path, tests: Sequence[str], seconds: float, **variables: str) -> bool:
-    """Whether all tests pass within so many seconds of processor time, and ten times as many in all."""
+    """Whether all tests pass within these seconds of processor time, and ten times as many in all."""
     tried = multiprocessing.get_context("fork").Process(
         target=_pytest, args=(copied, tests, seconds, variables)
     )

@@ -48,7 +48,7 @@ def frontier(
 
     The ceiling holds for every training that is (ε, δ)-DP with these settings: the noise is the largest that is
     certainly not above the least one that is enough, and about 5e-5 below it. ε and δ are those of one record under
-    Poisson sampling, whoever the ceiling is for.
+    Poisson sampling, even where the ceiling is for a person.
 
     >>> low, high = frontier("sample_rate", [0.01, 0.99])  # Hayes et al. 2023, Figure 5
     >>> round(low.success_upper, 3), round(high.success_upper, 3)

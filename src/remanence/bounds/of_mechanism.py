@@ -72,7 +72,7 @@ def of_classes(
     independent: bool = True,
     feature_norm: float | None = None,
 ) -> Bound:
-    """The bound for one guess per class, held against the closest of the class's records in the training set.
+    """The bound for one guess per class, compared with the closest of the class's records in the training set.
 
     A guess that meets one of n records meets the first, or the second, …: at most n·γ(κ_c) for independent records,
     averaged over the classes. Tight for one record per class; for many of them no proof of this kind says anything.

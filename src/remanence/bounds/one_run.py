@@ -150,7 +150,7 @@ class GuessCount:
         return current
 
     def _least_wrong(self, curve: TradeOff, share: Array) -> Array:
-        """L(a): how many wrong guesses so many right ones come with."""
+        """L(a): the least share of wrong guesses that comes with this share of right ones."""
         n, once = self.candidates, curve.inverse(share)
         if n == 1:
             return once
@@ -159,11 +159,11 @@ class GuessCount:
         return np.maximum(0, np.maximum((n - 1) * curve.inverse(once), taken_out))
 
     def rejects(self, curve: TradeOff, level: float) -> bool:
-        """Whether so many correct guesses have a probability below `level` under the curve."""
+        """Whether this many correct guesses have a probability below `level` under the curve."""
         return bool(self.least_mass(curve, level) > 1)
 
     def p_value(self, curve: TradeOff) -> float:
-        """An upper bound on the probability of at least so many correct guesses, under the curve.
+        """An upper bound on the probability of at least this many correct guesses, under the curve.
 
         >>> curve = GaussianCurve(1.0)  # the best attack gets 0.84 of its 150 surest guesses right
         >>> GuessCount(126, 150, 500).p_value(curve), round(GuessCount(147, 150, 500).p_value(curve), 3)

@@ -24,7 +24,7 @@ _SHARED = "everybody of the group has the same value, which is no secret to whoe
 
 @dataclass(frozen=True)
 class Crowd:
-    """Of so many people, at most `expected` are recovered on average, and at most `most` with this confidence."""
+    """Of this many people, at most `expected` are recovered on average, and at most `most` with this confidence."""
 
     people: int
     expected: float

@@ -84,7 +84,7 @@ _EITHER = (
 )
 _REPLACED = "the comparison is with the same training on another record in the target's place"
 _WHOLE_BATCHES = 1e-6  # how near to a whole number the batches of a pass must be
-_LEVELS = 24  # different counts that are computed; more of them are rounded up to so many
+_LEVELS = 24  # different counts that are computed; more of them are rounded up to this many
 _EXAMPLE = "5, or '1:900,2:80,5:20' (900 people with one record, …)"
 _SHARES_OFF = 1e-9  # by how much shares may differ from a sum of 1
 _UP = 1 + 1e-12  # of a rate, upwards
@@ -96,11 +96,11 @@ _THROWN_WIDTH = 1e-3  # the same for balls in bins, which take longer
 
 @dataclass(frozen=True)
 class RecordCounts:
-    """Shares of people by how many records they have: the ceiling of a person at random, who has so many.
+    """Shares of people by how many records they have, for the ceiling of a person at random.
 
-    Somebody who knows how many records the target has succeeds with at most Σ_k p_k·γ_k(κ), and somebody who does not
-    know it has less to go by. κ is what a guess achieves whatever the number of records. All people with the same
-    number are "exactly so many".
+    An adversary who knows how many records the target has succeeds with at most Σ_k p_k·γ_k(κ), and one who does not
+    know it has less to go by. κ is what a guess achieves whatever the number of records. Where all people
+    have the same number of records, the ceiling is not an average.
 
     >>> RecordCounts.of({1: 900, 5: 100}).shares
     ((1, 0.9), (5, 0.1))
@@ -128,7 +128,7 @@ class RecordCounts:
 
     @classmethod
     def of(cls, people: Mapping[int, float]) -> RecordCounts:
-        """From how many people have so many records, as numbers or as shares."""
+        """From the number or the share of people by how many records they have."""
         if not isinstance(people, Mapping) or not all(
             is_number(number, -1e-300) for number in people.values()
         ):
@@ -208,11 +208,6 @@ class Person:
     def most(self) -> int:
         """The largest number of records that a person has."""
         return self.records.most if isinstance(self.records, RecordCounts) else self.records
-
-    def check_within(self, dataset_size: int) -> None:
-        """Refuse a person with more records than there are."""
-        hint = "count the records of your most frequent person"
-        whole("records per person", self.most, most=dataset_size, hint=hint)
 
     @property
     def on_average(self) -> bool:
@@ -307,7 +302,7 @@ class Person:
 
 
 def read_person(person: Person | None) -> Person:
-    """Whose ceiling it is; one record's where nobody was named."""
+    """Whose ceiling it is; one record's by default."""
     return instance("person", Person() if person is None else person, Person, "a Person", "Person(records=5)")
 
 

@@ -22,7 +22,7 @@ from remanence.core.exceptions import InputError
 from remanence.core.references import BOK_2024, CHOQUETTE_CHOO_2023, HAYES_2023, REMANENCE
 
 _ROUNDING = 1 + 1e-12  # of a norm, upwards
-_NORMS = 32  # norms are rounded up to so many levels where each would need a computation of its own
+_NORMS = 32  # norms are rounded up to this many levels where each would need a computation of its own
 _TAIL_ERROR = 1e-9  # relative, of a binomial tail; far above what it was measured to be off
 
 

@@ -127,9 +127,6 @@ class Guess:
     @property
     def log_baseline(self) -> float:
         """Log κ."""
-        given = [
-            value for value in (self.candidates, self.baseline, self.log10_baseline) if value is not None
-        ]
         given = {f"--{name.replace('_', '-')}": value for name, value in vars(self).items()}
         exactly_one(given, "--candidates 100: the adversary has narrowed the record down to 100")
         if self.candidates is not None:
@@ -186,7 +183,8 @@ class Whose:
         )
         person = Person(records, way.value, replaced)  # pyright: ignore[reportArgumentType]
         if dataset_size is not None:
-            person.check_within(dataset_size)
+            hint = "count the records of your most frequent person"
+            whole("records per person", person.most, most=dataset_size, hint=hint)
         return person
 
 

@@ -1,4 +1,4 @@
-"""Random allocation (balls in bins): each pass throws a record into one of b batches, and nobody tells which.
+"""Random allocation (balls in bins): each pass throws a record into one of b batches, which is kept secret.
 
 One pass releases N(0, σ²·I_b) without the record, and the mean of N(e_t, σ²·I_b) over t with it. Its likelihood ratio
 is a mean of independent numbers, r = (Y_1 + … + Y_b)/b with Y = e^{(x − 1/2)/σ²}, each of mean 1 without the record;
@@ -139,7 +139,6 @@ class _Sum:
     """The law of a sum on a lattice, and how far all of its probabilities together may be off."""
 
     law: Law
-    log_total: float
     off: float
 
     @classmethod
@@ -158,14 +157,14 @@ class _Sum:
                 0.0,
                 0.0,
             )
-            return cls(law, law.log_total, off)
+            return cls(law, off)
         law = compose(parts, spacing=spacing, tilt=0.0, window=_window(parts, spacing, log_mass))
         folded = law.outside + law.energy_error * math.sqrt(len(law.probabilities))
-        return cls(law, law.log_total, folded + off)
+        return cls(law, folded + off)
 
     @property
     def masses(self) -> Array:
-        return np.maximum(self.law.probabilities, 0.0) * math.exp(self.log_total)
+        return np.maximum(self.law.probabilities, 0.0) * math.exp(self.law.log_total)
 
     @property
     def places(self) -> Array:
@@ -345,7 +344,7 @@ def _dominated(found: _Sum, log_baseline: float, escaped: float) -> float:
     without = np.cumsum((found.masses * np.exp(np.minimum(-found.places, _LARGEST)))[::-1])[::-1]
     index = int(np.searchsorted(-without, -baseline, side="right")) - 1
     index = min(max(index, 0), len(without) - 1)
-    reached = law.above(index, 0.0, hinge=True).high * math.exp(found.log_total)
+    reached = law.above(index, 0.0, hinge=True).high * math.exp(law.log_total)
     kept = math.exp(min(log_baseline + law.loss_at(index), 1.0))  # 1 or more says nothing
     return min(math.log(kept + reached + found.off + escaped) + 64 * UNIT, 0.0)
 

@@ -125,7 +125,7 @@ def _log_modulus(schedule: Schedule, order: float, frequency: float) -> float:
 def draw_line(schedule: Schedule, order: float, at: Moments) -> Line | None:
     """Sample the characteristic function of S tilted to `order`, or None where that would take too long.
 
-    It would wherever S nearly has an atom: its characteristic function then hardly decays.
+    It would wherever S nearly has an atom: its characteristic function then barely decays.
     """
     below, above, _, _ = chernoff_window(schedule, order, at, log_mass=_LOG_WINDOW_MASS)
     window = max(above - at.mean, at.mean - below) + 3 * at.deviation

@@ -40,7 +40,7 @@ def exponent_slack(*terms: float) -> float:
 
 
 def transform_error(size: int) -> float:
-    """The error of one coefficient of the FFT of a law on so many points."""
+    """The error of one coefficient of the FFT of a law on this many points."""
     return (4 * math.log2(size) + 16) * UNIT
 
 

@@ -59,7 +59,7 @@ def serve(*, port: int = 0, ready: Callable[[str], None]) -> None:
         raise InputError(
             "The port is taken.", needs="a free port", got=str(port), hint="leave --port out for a free one"
         ) from None
-    bound.listen()  # whoever comes before the server runs, waits
+    bound.listen()  # a visitor who comes before the server runs waits
     ready(f"http://{ADDRESS}:{bound.getsockname()[1]}/")
     with contextlib.suppress(KeyboardInterrupt):  # how a person ends it
         uvicorn.Server(config).run(sockets=[bound])
