@@ -41,33 +41,19 @@ def test_what_is_written_is_read(tmp_path):
     assert all(torch.equal(values, TENSORS[name]) for name, values in journal.read(key).items())
     assert journal.read("b") is None
     assert journal.finished() == {key}
+    assert stat.S_IMODE(units(tmp_path)[0].stat().st_mode) == 0o600, "for its owner alone"
 
 
-def test_only_the_owner_can_read_a_unit(tmp_path):
-    Journal(tmp_path).write("a", TENSORS)
-    assert stat.S_IMODE(units(tmp_path)[0].stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize("place", [3, 8, 100, -1])
-def test_any_changed_byte_is_found(tmp_path, place):
-    journal = Journal(tmp_path)
-    journal.write("a", TENSORS)
-    damaged = bytearray(units(tmp_path)[0].read_bytes())
-    damaged[place] ^= 1
-    units(tmp_path)[0].write_bytes(damaged)
-    with pytest.raises(DamagedUnitError):
-        journal.read("a")
-
-
-def test_a_file_that_was_cut_short_or_renamed_is_found(tmp_path):
+def test_a_file_that_was_changed_cut_short_or_renamed_is_found(tmp_path):
     journal = Journal(tmp_path)
     journal.write("a", TENSORS)
     (tmp_path / "units" / "b.safetensors").write_bytes(units(tmp_path)[0].read_bytes())
     with pytest.raises(DamagedUnitError, match="checksum"):
         journal.read("b")
     whole = units(tmp_path)[0].read_bytes()
-    for length in (0, 7, 20, len(whole) - 1):
-        units(tmp_path)[0].write_bytes(whole[:length])
+    flipped = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in (3, 8, 100, -40)]
+    for damaged in (*flipped, *(whole[:length] for length in (0, 7, 20, len(whole) - 1))):
+        units(tmp_path)[0].write_bytes(damaged)
         with pytest.raises(DamagedUnitError):
             journal.read("a")
 
@@ -211,18 +197,6 @@ def test_what_is_refused_leaves_no_trace(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("content", ["{", "[1"])
-def test_a_broken_manifest_is_a_sentence(tmp_path, content):
-    (tmp_path / "run.json").write_text(content)
-    with pytest.raises(InputError, match="no run to look at"):
-        read_status(tmp_path)
-
-
-def test_a_folder_without_a_run_is_a_sentence(tmp_path):
-    with pytest.raises(InputError, match=r"no run\.json"):
-        read_status(tmp_path)
-
-
 FOREIGN = {
     "units": "units/mine.safetensors",
     "units of the same form": f"units/{'a' * 64}.safetensors",
@@ -303,7 +277,7 @@ def test_units_that_do_not_fit_are_not_used_and_that_is_said(tmp_path, capsys):
     assert "units of an earlier start are not used" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("length", [0, 1, 10, 60])
+@pytest.mark.parametrize("length", [0, 60])
 def test_a_run_file_that_was_cut_off_does_not_stop_a_new_run(tmp_path, length):
     whole, _ = rate(Journal(tmp_path))
     content = (tmp_path / "run.json").read_bytes()
@@ -358,9 +332,12 @@ def test_what_a_killed_process_was_writing_is_swept_up(tmp_path):
     assert (tmp_path / ".mine").exists()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_run_file_that_is_missing_or_of_another_shape_is_a_sentence(tmp_path):
+    with pytest.raises(InputError, match=r"no run\.json"):
+        read_status(tmp_path)
+    rate(Journal(tmp_path))
+    document = json.loads((tmp_path / "run.json").read_text())
+    changes = [
         {"works": [{"name": "x", "inputs": "y", "total": 10**18, "at_once": 1}]},
         {"works": [{"name": "x", "inputs": "y", "total": 10**12, "at_once": 1}]},
         {"works": [{"name": "x", "inputs": "y", "total": 10, "at_once": 0}]},
@@ -369,12 +346,8 @@ def test_what_a_killed_process_was_writing_is_swept_up(tmp_path):
         {"settings": [1]},
         {"settings": {"options": {"command": "audit; rm -rf ."}}},
         {"finished": 3},
-    ],
-    ids=str,
-)
-def test_a_run_file_of_another_shape_is_a_sentence(tmp_path, change):
-    rate(Journal(tmp_path))
-    document = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps({**document, **change}, indent=2))
-    with pytest.raises(InputError, match="no run to look at"):
-        read_status(tmp_path)
+    ]
+    for content in ("{", "[1", *(json.dumps({**document, **change}) for change in changes)):
+        (tmp_path / "run.json").write_text(content)
+        with pytest.raises(InputError, match="no run to look at"):
+            read_status(tmp_path)

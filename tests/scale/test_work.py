@@ -30,7 +30,7 @@ from remanence.core.catalogue import AttackInfo
 from remanence.core.records import concatenate
 from remanence.protocol import Unit, planned
 from remanence.scale import processes
-from remanence.scale.executors import InProcess, Task, one_thread
+from remanence.scale.executors import InProcess, Task
 from remanence.scale.journal import Journal, Plan
 from remanence.scale.processes import Processes
 from remanence.scale.run import IN_PROCESS, Run
@@ -126,13 +126,6 @@ class torch_threads:
         torch.set_num_threads(self.before)
 
 
-def test_units_run_with_one_thread_and_leave_the_number_as_it_was():
-    with torch_threads(2):
-        with one_thread():
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 2
-
-
 @dataclass(frozen=True)
 class CountsThreads(Attack):
     """Says with how many threads it was prepared and asked."""
@@ -159,6 +152,7 @@ class CountsThreads(Attack):
 def test_every_unit_and_every_preparation_has_one_thread(executor):
     with torch_threads(2), Run(executor, unit_trials=5) as run:
         arrays = play(shortlist_game(), CountsThreads(), trials=20, run=run).arrays
+        assert torch.get_num_threads() == 2, "as it was"
     assert set(arrays["asked"].tolist()) == set(arrays["prepared"].tolist()) == {1}
 
 
@@ -205,11 +199,6 @@ def test_a_run_without_a_unit_is_refused():
         Run(unit_trials=0)
     with pytest.raises(InputError, match="a whole number from 1 to"):
         Processes(0)
-
-
-def test_without_a_run_units_are_played_here_and_nothing_is_kept():
-    assert isinstance(IN_PROCESS.executor, InProcess)
-    assert IN_PROCESS.journal is None
 
 
 def test_a_run_that_was_not_handed_over_says_so(tmp_path, capsys):

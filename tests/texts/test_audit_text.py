@@ -16,7 +16,7 @@ from remanence.report import words
 from remanence.report.html import report as html
 from remanence.report.terminal import audit_view
 from remanence.report.writing import FORMATS
-from remanence.results.verdict import Policy, Verdict
+from remanence.results.verdict import Verdict
 from remanence.targets import TARGETS
 from remanence.texts import words as report
 from remanence.texts.attacks import (
@@ -55,6 +55,7 @@ def test_what_was_trained_on_comes_out_and_the_control_does_not():
     assert by_name["sampling"].main.rate > 0.9
     assert by_name["sampling"].control.rate < 0.05
     assert by_name["sampling"].control.trials == len(UNSEEN)
+    assert set(by_name["greedy-decoding"].arrays["error"].flatten().tolist()) == {1.0, math.inf}
     # Of 10,000 codes, a sampler that knows nothing gives 144 half a chance within 100 tries.
     assert all(entry.baseline.value == 0.0144 for entry in result.evidence)
 
@@ -86,11 +87,6 @@ def test_more_tries_recover_more_and_a_greater_chance_fewer():
     assert few < sure < many
 
 
-def test_greedy_decoding_needs_one_try_or_never_succeeds():
-    found = {entry.attack: entry for entry in audited().evidence}["greedy-decoding"].arrays
-    assert set(found["error"].flatten().tolist()) == {1.0, float("inf")}
-
-
 def test_what_the_base_model_says_already_is_no_leak():
     tuned = trained()[1]
     further = train(
@@ -109,30 +105,18 @@ def _copy(model):
     return own.requires_grad_(True)
 
 
-def test_a_model_that_did_not_see_the_texts_gives_none_of_them_away():
-    base = trained()[0]
-    other = train(_copy(base), [r["prefix"] + r["secret"] for r in UNSEEN[:30]], steps=2, seed=9)
-    result = audit_text(as_language_model(other), MINE, base=base, unseen=UNSEEN[30:])
-    assert result.verdict is Verdict.UNPROVEN
-    assert result.strongest.main.successes == 0
-
-
-def test_without_unseen_texts_the_control_is_another_secret_after_the_same_prompt():
+def test_without_a_base_model_or_unseen_texts_that_is_said():
     base, tuned = trained()
-    result = audit_text(tuned, MINE, base=base)
-    assert result.verdict is Verdict.EXPOSED
-    assert "no-unseen-texts" in {caveat.id for caveat in result.strongest.caveats}
-    assert result.strongest.control.trials == len(MINE)
-
-
-def test_without_a_base_model_that_is_said():
-    result = audit_text(trained()[1], MINE, unseen=UNSEEN)
+    alone = audit_text(tuned, MINE, base=base)  # another secret after the same prompt is the control
+    assert alone.verdict is Verdict.EXPOSED
+    assert "no-unseen-texts" in {caveat.id for caveat in alone.strongest.caveats}
+    assert alone.strongest.control.trials == len(MINE)
+    assert "not out of the base model" in words.counts(alone)
+    result = audit_text(tuned, MINE, unseen=UNSEEN)
     assert result.verdict is Verdict.EXPOSED
     assert "no-base-model" in {caveat.id for caveat in result.strongest.caveats}
     assert "base model does not" not in report.sentence(result)
     assert "not out of the base model" not in words.counts(result)
-    compared = audit_text(trained()[1], MINE, base=trained()[0], unseen=UNSEEN)
-    assert "not out of the base model" in words.counts(compared)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +221,7 @@ def test_the_report_names_places_and_holds_no_secret(tmp_path):
     again = AuditResult.load(path)
     assert report.sentence(again) == report.sentence(result)
     assert "Within 100 tries" in report.sentence(result)
+    assert all(told in report.curve_picture(again) for told in ("of 100 secrets come out", "100 tries"))
     assert audit_view(again) is not None
 
 
@@ -312,31 +297,13 @@ def test_the_command_tells_what_comes_out_and_shows_secrets_only_when_asked(file
     assert f"'{secret}'" not in printed.out
     code, printed = command(monkeypatch, capsys, *options, "--show-secrets")
     assert f"'{secret}'" in printed.out
-    code, printed = command(monkeypatch, capsys, *options, "--json", "--temperature", "0.5", "--top-p", "0.9")
+    asked = ["--temperature", "0.5", "--top-p", "0.9", "--chance", "0.9"]
+    code, printed = command(monkeypatch, capsys, *options, "--json", *asked)
     document = json.loads(printed.out)
-    assert [entry["attack"] for entry in document["evidence"]] == ["greedy-decoding", "sampling"]
-    assert document["evidence"][1]["settings"]["decoding"] == "temperature 0.5, top-p 0.9"
-
-
-def test_the_command_gives_every_attack_its_settings(files, monkeypatch, capsys):
-    lines = (files / "mine.jsonl").read_text().splitlines(keepends=True)
-    (files / "few.jsonl").write_text("".join(lines[:4]))
-    options = [
-        "m",
-        "--adapter",
-        "a",
-        "--texts",
-        files / "few.jsonl",
-        "--out",
-        files / "out",
-        "--json",
-    ]
-    _, printed = command(monkeypatch, capsys, *options, "--chance", "0.9")
-    document = json.loads(printed.out)
-    settings = {entry["attack"]: entry.get("settings") for entry in document["evidence"]}
-    assert list(settings) == ["greedy-decoding", "sampling", "top-k-sampling"]
     assert document["threat_model"]["criterion"]["error"] == "tries until it comes out with a chance of 0.9"
     assert document["threat_model"]["knows"][0] == "the text before each secret"
+    assert [entry["attack"] for entry in document["evidence"]] == ["greedy-decoding", "sampling"]
+    assert document["evidence"][1]["settings"]["decoding"] == "temperature 0.5, top-p 0.9"
 
 
 def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys):
@@ -419,9 +386,3 @@ def test_without_the_extra_the_command_says_which_it_is(tmp_path, monkeypatch, c
     code, printed = command(monkeypatch, capsys, tmp_path, "--texts", tmp_path, "--out", tmp_path / "o")
     assert code == 2
     assert "pip install '.[text]'" in printed.err
-
-
-def test_the_built_in_target_is_exposed_with_nothing_in_its_control():
-    result = audit(TARGETS["tiny-text"](), target="tiny-text", policy=Policy(0.1))
-    assert result.verdict is Verdict.EXPOSED
-    assert result.strongest.control.successes == 0

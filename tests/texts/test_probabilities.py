@@ -144,9 +144,7 @@ def chances_by_hand(logits, decoding):
     return law / law.sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize(
-    "decoding", [Decoding(), Decoding(top_k=3), Decoding(top_p=0.8), Decoding(0.8, 8, 0.9)], ids=str
-)
+@pytest.mark.parametrize("decoding", [Decoding(top_p=0.8), Decoding(0.8, 8, 0.9)], ids=str)
 def test_exact_probabilities_agree_with_ten_thousand_samples_each_of_a_hundred_secrets(decoding):
     model, generator = trained()[1], torch.Generator().manual_seed(0)
     # What the model itself says after these names, right or wrong: likely enough to be found by sampling.
