@@ -224,7 +224,7 @@ def halves(sign):
         (
             {"changed": one_bare},
             "noise-below-claim",
-            "Some numbers of `weights` have hardly any noise in 60 steps.",
+            "Some numbers of `weights` have next to no noise in 60 steps.",
         ),
         ({"changed": halves(1)}, "noise-repeats", "66"),
         ({"changed": halves(-1)}, "noise-repeats", "66"),

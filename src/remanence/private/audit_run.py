@@ -128,7 +128,7 @@ def scaled(claimed: Sequence[Segment], scale: float) -> list[Segment]:
 @final
 @dataclass(frozen=True)
 class CanaryKnowledge(Knowledge):
-    """What somebody knows who wants to tell canaries."""
+    """What an adversary knows who wants to identify canaries."""
 
     canaries: str = ""
 
@@ -194,7 +194,7 @@ class OneRun(AnyGame):
             {"best_attack_at_least": best, **numbers},
             found,
             best if accused else min(best, float(ceiling.success)),
-            (ceiling,) if sound else (),  # a claim whose ground is gone protects nobody
+            (ceiling,) if sound else (),  # a claim that was refuted protects no one
         )
 
     def __post_init__(self) -> None:
@@ -229,7 +229,7 @@ class OneRun(AnyGame):
         return CanaryKnowledge(self.mechanism, prior, None, canaries=words)
 
     def trials(self, prepared: Prepared, draws: Draws, unit: Unit) -> Outcome:
-        """Every canary against its coin, and against one that was thrown for nobody."""
+        """Every canary against its coin, and against one that decided nothing."""
         guess = prepared.for_unit(draws, unit)(self.evidence)
         coins = draw(len(self.chosen), self._candidates, draws.stream("control", unit.number))
         strangers = Records(coins.double()[:, None, None], self.chosen.labels)

@@ -92,7 +92,7 @@ def crafted(
 ) -> Canaries:
     """Records of zeros with a few random spikes, and random labels.
 
-    Two such records hardly overlap, so that the gradients of the layers that read them are nearly orthogonal, and
+    Two such records barely overlap, so that the gradients of the layers that read them are nearly orthogonal, and
     a random label keeps the gradient large. The strongest canaries, and of no other use.
     """
     generator = stream(seed, "crafted", "cpu")

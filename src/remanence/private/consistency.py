@@ -234,7 +234,7 @@ class RecordedRun:
             bare = chi2.cdf(noise["least"].numpy(), compared) * sizes < _CHANCE / len(sizes)
             if bare.any():
                 where = names[np.flatnonzero(bare)[0]]
-                seen = f"Some numbers of `{where}` have hardly any noise in {compared} steps."
+                seen = f"Some numbers of `{where}` have next to no noise in {compared} steps."
                 yield replace(caveats.NOISE_BELOW_CLAIM, seen=seen)
 
     def _of_sampling(self) -> Iterator[Caveat]:

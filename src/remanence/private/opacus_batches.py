@@ -33,7 +33,7 @@ class Draw:
 
     members: list[int]
     why: str
-    handed_out: bool = True  # workers draw batches ahead, which nobody may ever see
+    handed_out: bool = True  # workers draw batches ahead, which may never be used
 
 
 @final
@@ -104,7 +104,7 @@ class Batches:
                 return
 
     def take(self, rows: int) -> list[int] | None:
-        """Who the gradients of so many records belong to; None where nobody can tell."""
+        """Who the gradients of so many records belong to; None where it is unknown."""
         fed = [index for members in self._fed for index in members]
         matched, self._fed = bool(self._fed), []
         if matched and len(fed) == rows:
