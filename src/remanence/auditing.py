@@ -147,8 +147,7 @@ def _check_limit(guess: Baseline, policy: Policy) -> None:
             "No release can meet this limit.",
             needs=f"a limit above what a guess achieves ({guess.lower:.4g}: {guess.note})",
             got=f"max_success = {policy.max_success:g}",
-            hint=f"--max-success {math.ceil(100 * (guess.lower + 0.1 * (1 - guess.lower)) - 1e-9) / 100:g}, a smaller "
-            "threshold, or a longer shortlist",
+            hint=f"--max-success {math.ceil(100 * (guess.lower + 0.1 * (1 - guess.lower)) - 1e-9) / 100:g}",
         )
 
 
