@@ -41,7 +41,7 @@ def result(folder):
 def test_a_full_disk_keeps_what_is_finished_and_a_larger_one_goes_on(small_disk, tmp_path, executor):
     assert remanence(*AUDIT, "--out", tmp_path / "alone").returncode == 1
     run = small_disk / "run"
-    full = remanence(*AUDIT, "--out", tmp_path / "out", "--journal", run, *executor)
+    full = remanence(*AUDIT, "--out", run, *executor)
     assert full.returncode == 2, full.stderr
     assert "No space left on device" in full.stderr
     assert f"--resume {run} continues" in full.stderr
@@ -52,5 +52,5 @@ def test_a_full_disk_keeps_what_is_finished_and_a_larger_one_goes_on(small_disk,
     subprocess.run(["/usr/bin/mount", "-o", "remount,size=4m", small_disk], check=True)
     again = remanence("audit", "--resume", run, *executor)
     assert again.returncode == 1, again.stderr
-    assert f"{kept} units were there already, {100 - kept} were played." in again.stderr
-    assert result(tmp_path / "out") == result(tmp_path / "alone")
+    assert f"{kept} units were already there; {100 - kept} were played." in again.stderr
+    assert result(run) == result(tmp_path / "alone")

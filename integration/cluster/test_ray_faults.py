@@ -79,7 +79,7 @@ def test_an_audit_outlives_a_worker_a_node_and_its_driver(cluster, tmp_path):
     done = len(Journal(folder).finished())
     assert 90 <= done < 200
     told = ended(remanence(folder, "audit", "--resume", folder, *ray), VERDICTS)
-    assert f"{done} units were there already" in told or "units were there already" in told
+    assert f"{done} units were already there" in told or "units were already there" in told
     print(f"a worker, a node and the driver were killed; {done} of 200 units outlived the driver")
     log = (folder / "log.txt").read_text()
     assert log.count("was lost") >= 2  # the worker's unit and the node's

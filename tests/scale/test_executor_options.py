@@ -61,7 +61,7 @@ def test_status_is_readable_for_machines(run):
         ([*SHORTLIST, "--workers", "3"], "One process is one worker."),
         ([*SHORTLIST, "--address", "10.0.0.1:6379"], "Only Ray has a cluster."),
         ([*SHORTLIST, "--executor", "ray"], "ray is not installed."),
-        ([*SHORTLIST, "--journal", "s3://bucket/run"], "A run folder is not a URL."),
+        ([*SHORTLIST, "--resume", "s3://bucket/run"], "A run folder is not a URL."),
         (["status", "nowhere"], "There is no run to look at."),
     ],
 )
@@ -94,10 +94,9 @@ attack = ["retrain-and-compare"]
 trials = 8
 unit_trials = 4
 max_success = 0.4
-journal = "kept"
 out = "found"
 """
     (tmp_path / "audit.toml").write_text(settings)
     run("audit", "audit.toml")
-    assert len(list((tmp_path / "kept" / "units").iterdir())) == 2
+    assert len(list((tmp_path / "found" / "units").iterdir())) == 2
     assert (tmp_path / "found" / "audit.json").exists()

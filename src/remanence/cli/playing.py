@@ -41,7 +41,7 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
-Out = Annotated[Path | None, "Folder for the results.", "remanence-runs/<target>"]
+Out = Annotated[Path | None, "Folder for the results; on a cluster, a shared one.", "remanence-runs/<target>"]
 AsJson = Annotated[bool, "--json", "Print audit.json and nothing else."]
 AcceptUnproven = Annotated[
     bool, "--accept-unproven", "Exit with 0 if nothing is found and nothing is proven."
@@ -80,9 +80,7 @@ def restore_options(context: typer.Context, place: str | None) -> str | None:
             for name, value in options.items()
             if name not in ("command", "target", "trusted") and not _names_code(value)
         }
-        # A folder may have been moved: results go where they went, into the folder or beside it.
-        own = {} if known.get("out") is not None else {"out": place}
-        context.default_map = {**(context.default_map or {}), **known, **own, "journal": place}
+        context.default_map = {**(context.default_map or {}), **known, "out": place}
     return place
 
 
@@ -166,7 +164,7 @@ class Shared:
 
 @options("Past one process")
 class Scale:
-    """Who carries out the units, and where finished ones are kept."""
+    """Who carries out the units."""
 
     executor: Annotated[
         ExecutorName, "Where units run: this process, several processes, or a Ray cluster."
@@ -187,11 +185,6 @@ class Scale:
             show_default="as many as fit into memory",
         ),
     ] = None
-    journal: Annotated[
-        str | None,
-        "Where finished units are kept: a folder that all workers share.",
-        "the results folder",
-    ] = None
 
     def begin(
         self,
@@ -206,28 +199,17 @@ class Scale:
         from remanence.scale.journal import Journal
         from remanence.scale.run import Run
 
-        options = {**options, "unit_trials": self.unit_trials, "out": self._stored_place(folder)}
-        settings = manifest_settings(game, options)
+        settings = manifest_settings(game, {**options, "unit_trials": self.unit_trials})
         if resume is not None:
             _check_same_run(resume, settings)
         return Run(
             self._players(options["device"]),
-            Journal(self.place(folder)),
+            Journal(resume or folder),
             self.unit_trials,
             galleries=galleries,
             settings=settings,
             resume=resume is not None,
         )
-
-    def place(self, folder: Path) -> str | Path:
-        """Where finished units are kept."""
-        return self.journal or folder
-
-    def _stored_place(self, folder: Path) -> str | None:
-        """Where results go, as the run keeps it: nothing where that is the run folder, which may be moved."""
-        own = self.journal
-        inside = own is None or Path(own).absolute() == folder.absolute()
-        return None if inside else str(folder)
 
     def _players(self, device: str) -> Executor:
         """The executor; Ray is loaded only when it is asked for."""
@@ -285,7 +267,7 @@ def _check_same_run(place: str, settings: Json) -> None:
         }
         for s in (before, settings)
     )
-    free = {"out", "max_success", "accept_unproven"}  # no unit depends on these
+    free = {"max_success", "accept_unproven"}  # no unit depends on these
     differing = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
     differing = [name for name in differing if name not in free]
     if differing:
@@ -410,7 +392,7 @@ def play(
         game = load(place)
         options = {"command": command, "target": target, **(stored or {}), **shared.stored(), "device": place}
         run = scale.begin(game, options, folder, resume=shared.resume, galleries=keep)
-        with told(lambda: interrupted(command, target, scale.place(folder), again)), run:
+        with told(lambda: interrupted(command, target, shared.resume or folder, again)), run:
             result = audit(
                 game,
                 attacks,
