@@ -268,9 +268,8 @@ def read(kind: str, setting: Setting, update: dict[str, Tensor]) -> Read:
         found = belongs(reader, network, found, declared)
     except MisfitError:
         return Read("refused")
-    if found.disturbed is not None:  # nothing is claimed, whatever a search would name
-        return Read("compressed")
-    said, subject = "read", Subject(network, reader, [found], declared)
+    said = "read" if found.disturbed is None else "compressed"
+    subject = Subject(network, reader, [found], declared)
     if isinstance(reader, DenseReader):
         (proof,) = read_all(subject)
         assert isinstance(proof, Proof)

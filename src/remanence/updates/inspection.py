@@ -136,6 +136,7 @@ class Subject:
             self.declared.training,
             all(update.scale_is_known for update in self.updates),
             all(update.sign_is_known for update in self.updates),
+            self.batch is not None or all(update.disturbed is None for update in self.updates),
         )
 
 

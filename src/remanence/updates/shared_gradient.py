@@ -35,6 +35,7 @@ class Sent:
     training: LocalTraining = field(default_factory=LocalTraining)
     scale_is_known: bool = True  # they are mean gradients, and not these times some factor
     sign_is_known: bool = False  # they go along the gradient
+    can_be_judged: bool = True  # records can be proven by recomputing, or compared with a known batch
 
     @property
     def is_difference(self) -> bool:

@@ -79,13 +79,14 @@ def _stages(
     """The stages in their order, each where those before it left something unexplained.
 
     Behind ReLU a search looks at one sign: that in which something was seen at sight, or a gradient's. Behind other
-    functions nothing is seen at sight, not even a turned sign. A large network is searched only where nothing was.
+    functions nothing is seen at sight, not even a turned sign. A large network is searched only where nothing was, and
+    a noised or compressed update of an unknown batch is not searched: nothing could be claimed.
     """
     rounding, training = sent.rounding, sent.training
     best = Staged(no_records(one), verify(head, one, no_records(one), rounding=rounding))
     signs, sights = (1,) if sent.sign_is_known else (1, -1), {1: at_sight}
     for look in (_quickly, _by_search):
-        if look is _by_search and best.proof.count and head.is_large:
+        if look is _by_search and (not sent.can_be_judged or (best.proof.count and head.is_large)):
             break
         both = look is _quickly or not head.activation.is_relu
         for sign in signs if both else (best.sign,):
