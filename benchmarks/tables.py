@@ -252,7 +252,7 @@ def answer_of(model: Path, table: Path) -> str:
     except RemanenceError as error:
         return (
             "fitted, and nothing to read"
-            if "is known to tell" in error.summary
+            if "is known to reveal" in error.summary
             else f"refused: {error.summary}"
         )
     return "fitted on this table"

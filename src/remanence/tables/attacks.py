@@ -1,4 +1,4 @@
-"""Every row in turn from the one fitted object: clues of its parts, carried back to the table in its own words."""
+"""Reconstruct every row in turn from one fitted object: clues from its parts, mapped back to the table."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
         instead = others[:1] if given is None or given.record is None else given.record
         place = len(others) if knowledge.place is None else knowledge.place
         labels = [instead.labels]
-        if rows_depend_on_labels(mechanism.estimator):  # what comes back with the right one hangs together
+        if rows_depend_on_labels(mechanism.estimator):  # a reconstruction with the right label is consistent
             labels = [torch.full_like(instead.labels, code) for code in range(len(mechanism.classes))]
 
         def reconstruct(_release: Release) -> Reconstruction:
@@ -77,7 +77,7 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
             plans.setdefault(path, []).append(plan)
         whole = Part("model", mechanism.estimator, table, labels, weights)
         clue = recover(whole, None, plans)
-        if not mechanism.others_known:  # whether a value was a gap is told by the others
+        if not mechanism.others_known:  # only the other rows tell whether a value was a gap
             clue.values[np.array([[value is None for value in row] for row in clue.values])] = UNKNOWN
         features = torch.from_numpy(mechanism.rows.encode(clue.values))
         if mechanism.others_known:
@@ -98,12 +98,12 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
         return found[:, None]
 
     def read_off(self, mechanism: FittedModel, data: Records) -> Records | None:
-        """The rows of the table that stand in the object, read without knowing any other, `(rows, 1)`."""
+        """The rows of the table that are stored in the object, read without knowing any other, `(rows, 1)`."""
         alone = replace(mechanism, others_known=False)
         return self._found(alone, data) if self._plans(alone) else None
 
     def _plans(self, mechanism: FittedModel) -> list[tuple[str, Any]]:
-        """The clues that it uses; if the other rows are not known, only rows stored in the object."""
+        """The clues that it uses; if the other rows are unknown, only rows stored in the object."""
         wanted = [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]
         if mechanism.others_known:
             return wanted
@@ -124,11 +124,11 @@ def _shared_by_others(values: torch.Tensor) -> torch.Tensor:
 @final
 @dataclass(frozen=True)
 class StoredInObject(FromObject):
-    """Looks for rows and values that the object holds as they were."""
+    """Looks for rows and values that the object holds verbatim."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "stored-in-object",
-        "Looks for rows and values that a fitted object holds as they were: support vectors, quantiles, extremes.",
+        "Looks for rows and values that a fitted object holds verbatim: support vectors, quantiles, extremes.",
         "a fitted scikit-learn object that holds some; all other rows of its table",
         "the fitted object",
         REMANENCE,
@@ -139,11 +139,11 @@ class StoredInObject(FromObject):
 @final
 @dataclass(frozen=True)
 class PublishedStatistics(FromObject):
-    """Takes what the known rows lack to the means, sums and counts in the object."""
+    """Subtracts the known rows from the means, sums and counts in the object."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "published-statistics",
-        "Takes what the known rows lack to the means, sums and counts that scalers, imputers and classifiers hold.",
+        "Subtracts the known rows from the means, sums and counts that scalers, imputers and classifiers hold.",
         "a fitted scikit-learn object that holds some; all other rows of its table",
         "the fitted object",
         REMANENCE,
@@ -158,7 +158,7 @@ class PipelineEquations(FromObject):
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "pipeline-equations",
-        "Solves a linear model's optimality condition and carries the solution back through its pipeline, into words.",
+        "Solves a linear model's optimality condition and maps the solution back through its pipeline.",
         "a linear model at its optimum, alone or behind transformers; all other rows of its table",
         "the fitted object",
         BALLE_2022.at("Theorem 1, with a pipeline in front"),
@@ -184,11 +184,11 @@ class TreeLeaves(FromObject):
 @final
 @dataclass(frozen=True)
 class WholeObject(FromObject):
-    """Puts all clues together, the surest first."""
+    """Combines all clues, the surest first."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "whole-object",
-        "Puts together all that a fitted object holds about a row, the surest first.",
+        "Combines all clues that a fitted object holds about a row, the surest first.",
         "a fitted scikit-learn object; all other rows of its table",
         "the fitted object",
         REMANENCE,

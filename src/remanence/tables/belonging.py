@@ -1,9 +1,9 @@
 """Does this model belong to this table?
 
-The owner has both, so that it can be tested. A linear model's own equations hold on the table that it was fitted on:
-what is left of them is counted in records, because one record too many or too few leaves as much as one record pulls,
-and other people's table as much as all of them do. What stops short of its optimum is fitted once more on the table:
-the same solver then stops at the same place. Everything else is compared with such a second fit, number by number.
+The owner has both, so this can be tested. A linear model's own equations hold on the table that it was fitted on.
+Their residual is counted in records: one record too many or too few leaves as much as one record pulls, and an
+unrelated table as much as all of them do. A model that stopped short of its optimum is fitted again on the table: the
+same solver then stops at the same place. Everything else is compared with such a second fit, number by number.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _ALIKE = 1e-4  # of the size of a number, between two fits that draw nothing
 
 Fit = Literal[
     "exactly", "nearly"
-]  # how a second fit gives a part's numbers: nearly, where the table was rounded, say
+]  # how closely a second fit reproduces a part: only nearly if, say, the table was rounded
 
-# Counters and clocks say nothing about the table; draws of random numbers are not the table's.
+# Counters and clocks say nothing about the table, and neither do random draws.
 _NOT_THE_TABLES = (
     "n_iter_",
     "random_state",
@@ -81,7 +81,7 @@ def compare_with_refit(part: Part) -> Fit | None:
             "This model was not fitted on this table.",
             needs="a table on which fitting the same estimator again gives the same numbers",
             got=f"{part.path}: {found.worst.removeprefix('model.')} differs by {found.off:.2g} of its size",
-            hint="the table, the labels and the rows that fit() was called with, in their order; what partial_fit made "
+            hint="the table, the labels and the rows that fit() was called with, in their order; a partial_fit "
             "cannot be repeated",
         )
     if not found.telling:
@@ -91,7 +91,7 @@ def compare_with_refit(part: Part) -> Fit | None:
 
 @dataclass(frozen=True)
 class _Compared:
-    """Numbers on which fits agree: the one that is off most, by how much of its size, and whether they tell enough."""
+    """Numbers on which fits agree: the one that is off most, its relative error, and whether they are conclusive."""
 
     worst: str
     off: float
@@ -99,7 +99,7 @@ class _Compared:
 
 
 def _compared(part: Part, count: int) -> _Compared:
-    """Hold the model against this many fits on the table."""
+    """Compare the model with this many fits on the table."""
     fits = [refit(part, seed) for seed in range(count)]
     if any(fit is None for fit in fits):
         raise MisfitError(
@@ -116,7 +116,7 @@ def _compared(part: Part, count: int) -> _Compared:
         if all(_distance(values, other[path]) <= 1e-9 for other in others)
     }
     random = any(shared[path].dtype.kind == "f" for path in shared.keys() - determined.keys())
-    if random:  # what two fits agree on may be a coincidence, but for sums and the like over the whole table
+    if random:  # two fits may agree by coincidence, except on sums and the like over the whole table
         determined = {
             p: v for p, v in determined.items() if v.dtype.kind == "f" and v.size > 1 and p.count(".") == 1
         }
@@ -127,7 +127,7 @@ def _compared(part: Part, count: int) -> _Compared:
 
 
 def learned(estimator: Any) -> bool:
-    """Whether it holds any number that fitting can have put there; a function of single rows does not."""
+    """Whether it holds any number that fitting could have set; a function of single rows does not."""
     if isinstance(estimator, str) or not hasattr(estimator, "fit"):
         return False
     given = {"n_features_in_", *estimator.get_params(deep=False)}
@@ -166,7 +166,7 @@ def _distance(left: np.ndarray, right: np.ndarray) -> float:
     return float(off.max(initial=0.0)) / size
 
 
-_TO_THE_DIGIT = 1e-10  # records' worth, which is a square: what double precision leaves
+_TO_THE_DIGIT = 1e-10  # records' worth, a square: the rounding of double precision
 _EXACT = 0.01  # records' worth: a hundredth of what one record pulls
 _SAME_STOP = 0.05  # records' worth, between two fits that stop early
 _BY_CHANCE = 25.0  # times what two fits of a solver with random draws differ by
@@ -178,8 +178,8 @@ class Belonging:
     """What the test found for the parts that it could test."""
 
     confirmed: tuple[str, ...]  # paths of parts that were confirmed
-    unconfirmed: tuple[str, ...]  # parts whose training draws at random: nothing about them can be recomputed
-    inexact: tuple[str, ...] = ()  # parts that a table with more digits would give
+    unconfirmed: tuple[str, ...]  # parts whose training draws at random, so that they cannot be recomputed
+    inexact: tuple[str, ...] = ()  # parts that need a table with more digits
 
 
 def check_columns(estimator: Any, features: Any) -> None:
@@ -210,16 +210,16 @@ def check_columns(estimator: Any, features: Any) -> None:
 def check_belongs(
     estimator: Any, features: Any, labels: np.ndarray | None, weights: np.ndarray | None = None
 ) -> Belonging:
-    """Refuse a model that was not fitted on this table; say what was confirmed otherwise."""
+    """Refuse a model that was not fitted on this table; otherwise report which parts were confirmed."""
     check_columns(estimator, features)
     confirmed, unconfirmed, inexact = [], [], []
     chooser = final_estimator(estimator)
     if isinstance(chooser, RANSACRegressor) and isinstance(chooser.random_state, int):
-        # Which rows its member saw was chosen by this table: the rows that it left out count, too.
+        # This table chose the rows that its member saw, so the rows left out count too.
         compare_with_refit(Part("model", estimator, features, labels, weights))
     for part in parts_of(estimator, features, labels, weights):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a second fit warns of what the first one warned of
+            warnings.simplefilter("ignore")  # a second fit repeats the warnings of the first
             found = _check_part(part)
             if found is None and _holds_this_table(part):
                 found = "exactly"
@@ -243,7 +243,7 @@ def _holds_this_table(part: Part) -> bool:
 
 
 def _check_part(part: Part) -> Fit | None:
-    """How a part fits the table; None where nothing can be told."""
+    """How a part fits the table; None if this cannot be tested."""
     if part.features is None:
         return None
     if (
@@ -254,7 +254,7 @@ def _check_part(part: Part) -> Fit | None:
         try:
             features = np.ascontiguousarray(np.asarray(part.features, dtype=np.float64))
             own = objective(part.estimator, features, np.asarray(part.labels), part.weights)
-        except (InputError, ValueError, TypeError):  # no objective that is known
+        except (InputError, ValueError, TypeError):  # an unknown objective
             return compare_with_refit(part)
         return check_optimum(part, own, features)
     if trees_of(part.estimator):
@@ -265,7 +265,7 @@ def _check_part(part: Part) -> Fit | None:
 def check_optimum(part: Part, own: Objective, features: np.ndarray) -> Fit | None:
     """Refuse a table on which the model's equations leave more records' worth than early stopping explains.
 
-    None where that cannot be told: a fit that went on from an earlier one stops elsewhere than one from the start.
+    None if this cannot be tested: a fit that continued from an earlier one stops elsewhere than a fresh one.
     """
     if gaps := int((~np.isfinite(features)).any(1).sum()):
         raise MisfitError(
@@ -297,7 +297,7 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> Fit | Non
     raise MisfitError(
         "This model was not fitted on this table.",
         needs="a table on which the model's own equations hold, or stop where its solver stops",
-        got=f"{part.path}: what is left of them is worth {worth:.3g} of {len(features)} records"
+        got=f"{part.path}: their residual is worth {worth:.3g} of {len(features)} records"
         + (f", and {off:.3g} after fitting it again on this table" if totals else ""),
         hint="the table, its columns in their order, the rows and the sample weights that fit() was called with",
     )
@@ -310,7 +310,7 @@ def _meets_every_label(own: Objective, features: np.ndarray) -> bool:
 
 @dataclass(frozen=True)
 class _LeftOver:
-    """The gradient at a model on a table, and what tells how many records it is worth."""
+    """The gradient at a model on a table, and the numbers that convert it to records."""
 
     own: Objective
     data: Records
@@ -394,5 +394,5 @@ def _check_trees(part: Part) -> Fit | None:
             hint="the table, the labels and the rows that fit() was called with, in their order",
         )
     if isinstance(part.estimator.get_params().get("random_state"), int):
-        return compare_with_refit(part)  # splits that another row makes better would be others
+        return compare_with_refit(part)  # another row could improve other splits
     return "exactly"

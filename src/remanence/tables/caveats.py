@@ -13,19 +13,19 @@ DUPLICATE_RECORDS = Caveat(
     "duplicate-records",
     "some records of the table are equal in every column.",
     "An adversary who knows the other records already knows this one's twin, so recovering it says less.",
-    "Read the rate beside the number of twins. Remove duplicates that are a mistake.",
+    "Compare the rate with the number of twins. Remove duplicates that are mistakes.",
 )
 PART_NOT_CONFIRMED = Caveat(
     "part-not-confirmed",
-    "some part of the model is random in training, so that fitting it again gives another result.",
+    "the training of some part of the model is random, so fitting it again gives another result.",
     "Whether that part was fitted on this table could not be tested. Nothing that it holds was used.",
     "Fit it with a fixed random_state.",
 )
 TABLE_NOT_EXACT = Caveat(
     "table-not-exact",
-    "fitting the model again on this table gives nearly the same numbers, but not to the digit.",
-    "The table was probably rounded when it was written. Attacks that subtract and solve need all digits: what they "
-    "miss here may come back to an adversary who has the table itself.",
+    "fitting the model again on this table gives nearly, but not exactly, the same numbers.",
+    "The table was probably rounded when it was written. Attacks that subtract and solve need all digits: rows that "
+    "they miss here may come back to an adversary who has the table itself.",
     "Hand in the table as it was passed to fit(): Parquet, or a CSV file with all digits.",
 )
 COLUMNS_NOT_READ = Caveat(
@@ -36,7 +36,7 @@ COLUMNS_NOT_READ = Caveat(
 )
 PART_NOT_READ = Caveat(
     "part-not-read",
-    "some part of the model was fitted on the table, and nothing that it holds is known to tell about single rows.",
+    "some part of the model was fitted on the table, but nothing in it is known to reveal single rows.",
     "Part of the model was examined, but no attack here reads it. Another attack may, so this is not protection.",
     "Treat the data that this part was fitted on as unprotected. In Python, `shortlist_game` compares retrained "
     "models.",

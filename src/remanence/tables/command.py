@@ -25,16 +25,14 @@ class TableOptions:
     """A fitted model's table, and what to know about it."""
 
     data: Annotated[Path | None, "The table that the model was fitted on, .csv or .parquet."] = None
-    label: Annotated[
-        str | None, "The column that the model predicts; what learns without labels needs none."
-    ] = None
+    label: Annotated[str | None, "The column that the model predicts; unsupervised models need none."] = None
     trusted: Annotated[
         str | None,
-        "Types in the .skops file that you trust, with commas between, where skops does not trust them by itself.",
+        "Comma-separated types in the .skops file that you trust and skops does not.",
     ] = None
     weights: Annotated[str | None, "The column of the sample weights that fit() was given."] = None
     by: Annotated[
-        str | None, "Columns to tell results apart by, such as sex,region: who is exposed more."
+        str | None, "Columns to break results down by, such as sex,region: which group is more exposed."
     ] = None
 
     known: Annotated[
@@ -44,7 +42,7 @@ class TableOptions:
     ] = "all-but-one"
     fixed_totals: Annotated[
         str | None,
-        "Columns whose totals a design fixes, as the arm of a balanced trial: a guess knows these too.",
+        "Columns whose totals a design fixes, such as the arm of a balanced trial: the guess uses them too.",
     ] = None
 
     prior: Annotated[
@@ -62,7 +60,7 @@ def table(
     *,
     table: TableOptions,
     show_reconstructions: Annotated[
-        bool, "Write the rows as they came back to rows.csv, for your eyes only. They are training data."
+        bool, "Write the recovered rows to rows.csv, for your eyes only. They are training data."
     ] = False,
     shared: Shared,
 ) -> None:
@@ -114,7 +112,7 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
         unused = [str(name) for name in features.columns if name not in set(names)]
         if unused:
             typer.echo(f"Not used by the model, and left out: {', '.join(unused)}.", err=True)
-        features = features[list(names)]  # columns go by their names, whatever their order in the file
+        features = features[list(names)]  # columns are matched by name, whatever their order in the file
     own = frame[weights[0]] if weights else None
     game, coding = _first_that_belongs(estimator, features, labels, own)
     if options.prior is not None:
@@ -132,7 +130,7 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
     if not options.known.startswith("columns:"):
         raise InputError(
             "It is not clear what the adversary knows.",
-            needs="all-but-one, none, or columns: and names with commas between",
+            needs="all-but-one, none, or columns: and comma-separated names",
             got=f"--known {options.known}",
             hint=f"--known columns:{game_columns(game)[0]}",
         )
@@ -141,7 +139,7 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
 
 
 def _label_column(frame: Any, label: str | None, *, needed: bool) -> Any:
-    """The labels; None for a model that learns without any."""
+    """The labels; None for an unsupervised model."""
     if label is None and not needed:
         return None
     if label is None or label not in frame.columns:
@@ -166,7 +164,7 @@ def _label_column(frame: Any, label: str | None, *, needed: bool) -> Any:
 def _first_that_belongs(
     estimator: Any, features: Any, labels: Any, weights: Any
 ) -> tuple[TableGame, dict[Any, Any] | None]:
-    """The game with the labels as the model was given them: a file does not tell which number stood for which word."""
+    """The game with the labels that fit() was given: a file does not say which number stands for which word."""
     from remanence.tables.rows import codings
     from remanence.tables.sklearn import table_game
 
@@ -188,7 +186,7 @@ def _first_that_belongs(
 
 
 def _readings(features: Any) -> Iterator[Any]:
-    """The columns as they are, and with codes such as 01234 as numbers: a file does not tell which the model read."""
+    """The columns unchanged, and with codes such as 01234 as numbers: a file does not say which the model read."""
     yield features
     words = features.select_dtypes(exclude="number")
     codes = [name for name in words if words[name].astype(str).str.fullmatch(r"\d+").all()]
@@ -197,7 +195,7 @@ def _readings(features: Any) -> Iterator[Any]:
 
 
 def columns_named(names: str | None, columns: Sequence[Any], option: str) -> list[str]:
-    """The columns that an option names, with commas between."""
+    """The columns that an option names, separated by commas."""
     chosen, known = [name for name in (names or "").split(",") if name], [str(name) for name in columns]
     unknown = [name for name in chosen if name not in known]
     if unknown:
@@ -205,7 +203,7 @@ def columns_named(names: str | None, columns: Sequence[Any], option: str) -> lis
             f"There is no such column for {option}.",
             needs=", ".join(known)[:300],
             got=", ".join(unknown),
-            hint="names of the table's columns, with commas between",
+            hint="comma-separated names of the table's columns",
         )
     return chosen
 

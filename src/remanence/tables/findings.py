@@ -28,7 +28,7 @@ from remanence.tables.single_columns import Columns, PartRate, part_errors
 
 
 def column_findings(result: AuditResult, model: FittedModel) -> list[dict[str, Any]]:
-    """For each column in how many rows its value came back, by the attack that found most, and what a guess finds."""
+    """For each column, how many rows gave its value to the best attack, and the success of a guess."""
     kinds = {column.name: "word" if column.categories else "number" for column in model.rows.columns}
     found = []
     for each in zip(*(_parts(evidence) for evidence in result.evidence), strict=True):
@@ -43,9 +43,9 @@ def _parts(evidence: Evidence) -> tuple[PartRate, ...]:
 
 
 def group_findings(result: AuditResult, groups: np.ndarray, threshold: float) -> list[dict[str, Any]]:
-    """For each group in how many of its rows everything came back, and each column, by the strongest attack.
+    """For each group, how many whole rows, and how many values of each column, the strongest attack recovered.
 
-    The most exposed come first. All intervals hold together.
+    The most exposed come first. All intervals hold jointly.
     """
     best = result.strongest
     own = groups[best.arrays["record"].numpy()]
@@ -91,7 +91,7 @@ def show_table(
     write_files(folder, {"columns.json": (json.dumps(document, indent=2) + "\n").encode()})
     out = console()
     for entry in held:
-        out.print(f"{entry['path']} holds {entry['rows']} rows of the table as they are.", highlight=False)
+        out.print(f"{entry['path']} holds {entry['rows']} rows of the table verbatim.", highlight=False)
     if columns:
         shown = Table("column", "kind", "came back", "by a guess", title="Whose values came back")
         for row in columns:
@@ -114,7 +114,7 @@ def _rate(row: dict[str, Any]) -> str:
 
 
 def write_rows(model: FittedModel, data: Records, release: Release, folder: Path) -> Path:
-    """All rows as they came back, in their own words, in a file that only its owner can read."""
+    """All recovered rows, in the table's own values, in a file that only its owner can read."""
     pd = extra("pandas", "tables", "pandas, which writes tables")
     found = WholeObject().expose(model, data, release).records
     table, labels = model.table(Records(found.flat[:, 0], found.labels[:, 0]))

@@ -45,7 +45,7 @@ _LOOKED_AT = 8  # records of a pass over all that are attacked on their own too
 @final
 @dataclass(frozen=True)
 class _Model:
-    """The release whose records are attacked, how far it is from its optimum, and who attacks."""
+    """The release whose records are attacked, its distance from its optimum, and the attack."""
 
     attack: Attack
     release: Release
@@ -58,10 +58,10 @@ class LeaveOneOut(AnyGame[MechanismT]):
     """One model, and every record of its training set plays the target in turn.
 
     The adversary of each trial is informed: they know all the other records. This audits a model
-    that exists, `release`; left out, the mechanism trains one. `known_caveats` are known beforehand.
-    The control holds what was found against another record, and what is found in a model that never saw the record
-    against that one. An attack that exposes all records in one pass is looked at instead: it must find some of them
-    without that record in sight.
+    that exists, `release`; if it is omitted, the mechanism trains one.
+    The control compares each finding with another record, and findings in a model that never saw the record with
+    that record. An attack that exposes all records in one pass is checked instead: it must find some of them
+    without access to the record itself.
     """
 
     door: ClassVar[str] = "tables"
@@ -69,13 +69,13 @@ class LeaveOneOut(AnyGame[MechanismT]):
     mechanism: MechanismT  # the training that is audited
     data: Records  # the training set; each record in turn is the target
     criterion: Criterion = Criterion()  # when a reconstruction counts
-    release: Release | None = None  # the model; left out, the mechanism trains one
-    known_caveats: tuple[Caveat, ...] = ()  # what to mind, known beforehand
+    release: Release | None = None  # the model; if omitted, the mechanism trains one
+    known_caveats: tuple[Caveat, ...] = ()  # caveats known beforehand
     bounds: tuple[Bound, ...] = ()  # ceilings that are proven for this game
     given: Given | None = None  # what the adversary knows of the missing record itself
     others_known: bool = True  # whether the adversary knows the other records
     prior: Prior = field(default_factory=Uninformed)  # what the adversary believes about records
-    totals: Tensor | None = None  # that a design fixes: per feature and of the label, NaN where they are free
+    totals: Tensor | None = None  # fixed by a design: per feature and of the label, NaN where free
     columns: tuple[str, ...] = ()  # names of the features, for the private page
     fitting: Fitting | None = field(
         default=None, compare=False, repr=False
@@ -90,7 +90,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
     @property
     def words(self) -> Words:
         """Trials are records of the table, by their positions."""
-        less = "Release less. Answers instead of weights, or fewer columns, leave them less to work with."
+        less = "Release less. Answers instead of weights, or fewer columns, give an attack less to work with."
         because = self.mechanism.held_because
         if self._recomputes:
             because += ", or training with them gives the model again"
@@ -105,11 +105,11 @@ class LeaveOneOut(AnyGame[MechanismT]):
 
     @property
     def tests_more(self) -> bool:
-        """Columns are counted by themselves, too."""
+        """Columns are also counted separately."""
         return bool(self.criterion.error.parts)
 
     def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
-        """Single columns, beside what is guessed from the other records."""
+        """Single columns, next to a guess from the other records."""
         return columns_of(outcome, self._guesses, self.criterion.threshold, confidence)
 
     def fits(self) -> None:
@@ -138,7 +138,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
         return Knowledge(self.mechanism, self.prior, others if self.others_known else None, given, index)
 
     def contract(self, attack: Attack) -> None:
-        """Verify that `expose` says about a record what `prepare` on the others says, whatever the record is."""
+        """Verify that `expose` and `prepare` on the other records agree, whatever the record is."""
         from remanence.testing import check_reconstruction, close, require
 
         first = self.data[:1][None]
@@ -164,13 +164,13 @@ class LeaveOneOut(AnyGame[MechanismT]):
 
     @cached_property
     def _guesses(self) -> dict[str, float]:
-        """What is guessed of each column: the same for every attack."""
+        """The guess for each column: the same for every attack."""
         parts = self.criterion.error.parts
         criteria = [replace(self.criterion, error=part, label_scale=None) for part in parts]
         return {part.name: guess.seen for part, guess in zip(parts, self._guess(criteria), strict=True)}
 
     def _guess(self, criteria: Sequence[Criterion]) -> list[Baseline]:
-        # If the others are not known either, this overstates the guess: it makes no attack look better.
+        # If the others are unknown too, this overstates the guess, so no attack looks better for it.
         given = None if self.given is None else self.given.error
         return guesses_from_others(self.data, criteria, self.totals, given, self.prior.samples)
 
@@ -178,7 +178,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
         """The trials share one release."""
         public = self.prior.samples
         held = public is not None and EmpiricalPrior(self.data).shares_records_with(public)
-        seen = "The public table has rows of this one: of these, who took part is found, and not what is in the row."
+        seen = "The public table contains rows of this one: of these, membership is found, not content."
         known = [replace(TARGETS_KNOWN, seen=seen)] if held else []
         fitted = () if self.fitting is None else self.fitting.caveats()
         return (ONE_RELEASE, *known, *self.known_caveats, *fitted)
@@ -212,7 +212,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
         return _Model(attack, release, gradient)
 
     def trials(self, prepared: _Model, draws: Draws, unit: Unit) -> Outcome:
-        """Hold what the attack finds for each record against that record, and against another one."""
+        """Compare the attack's finding for each record with that record, and with another one."""
         count, chosen, attack = len(self.data), unit.records, prepared.attack
         assert chosen is not None
         fixed = replace(draws, device="cpu")
@@ -223,7 +223,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
             outcome = self._held_against(prepared, chosen, others, guess, without, shows=unit.shows)
             return self._with_facts(attack, outcome, chosen, others, guess)
         find = _finder(attack, self.mechanism, self.data, prepared.release)
-        parts = chosen.split(self._rows)  # what is found for a record is as large as the record
+        parts = chosen.split(self._rows)  # a reconstruction is as large as the record
         found = (
             self._held_against(prepared, some, (some + shift) % count, find(some), shows=unit.shows).tensors()
             for some in track(parts, total=len(parts), what=f"playing {prepared.attack.info.name}")
@@ -236,7 +236,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
     def _with_facts(
         self, attack: Attack, outcome: Outcome, chosen: Tensor, others: Tensor, guess: Reconstruction | None
     ) -> Outcome:
-        """Rows that the release holds are facts; and, of few records, those with which training gives it again."""
+        """Stored rows are facts; in a small table, so are rows with which retraining gives the same release."""
         held, met = self.mechanism.held_rows(self.data), outcome.main.succeeded[:, 0].cpu()
         proven = None
         if held is not None:
@@ -257,11 +257,11 @@ class LeaveOneOut(AnyGame[MechanismT]):
 
     @property
     def _recomputes(self) -> bool:
-        """Whether records are so few that no interval could decide, and the model can be trained again."""
+        """Whether there are too few records for an interval to decide, and the model can be retrained."""
         return self.fitting is not None and len(self.data) <= _FEW and self.data.weights is None
 
     def _gives_again(self, place: int, guess: Records, stranger: Records) -> bool:
-        """Whether training with this guess in the record's place gives the model again, and with a stranger does not.
+        """Whether retraining with this guess in the record's place gives the same model, and with a stranger does not.
 
         A thousandth of what the stranger changes is allowed for: reconstructions are not exact to the last bit.
         """
@@ -313,7 +313,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
     ) -> tuple[Reconstruction, Records]:
         """What is found for each record, and what is found in a model that never saw it.
 
-        The others may give a record away by themselves (all are there twice, or sum to nothing), which is not a leak of
+        The others alone may give a record away (all appear twice, or sum to zero), which is not a leak of
         the model. The attack gets both releases together, in an order that a coin decides.
         """
         coins, trainings = draws.stream("coins"), draws.stream("control")
@@ -330,15 +330,15 @@ class LeaveOneOut(AnyGame[MechanismT]):
         return Reconstruction(concatenate(found)), concatenate(without)
 
     def _require_blind(self, model: _Model, chosen: Tensor, main: Comparison, draws: Draws) -> None:
-        """Some of the records that were found in one pass must be found without that record in sight, too.
+        """Some records found in one pass must also be found without access to the record itself.
 
         A table that is too large to be copied without a record is looked at in part. The model was not fitted on that
-        part, so the records found there are meaningless; they must be the same with the record in sight and without.
+        part, so the records found there are meaningless; they must be the same with the record shown and without.
         """
         fixed, data = replace(draws, device="cpu").stream("coins"), self.data
         hits = main.succeeded[:, 0].cpu().nonzero()[:, 0]
         if not self.others_known:
-            return  # nothing but the release is looked at
+            return  # only the release is read
         places = chosen[hits[torch.randperm(len(hits), generator=fixed)[:_LOOKED_AT]]]
         wanted, names = data, places.tolist()
         if isinstance(model.attack, ExposesInParts) and len(data) > _COPIED * self._rows:
@@ -353,21 +353,21 @@ class LeaveOneOut(AnyGame[MechanismT]):
             if not bool(again.succeeded.all() | (again.errors <= 10 * self.criterion.threshold).all()):
                 raise InputError(
                     f"The attack {model.attack.info.name} finds record {name} only while it looks at it.",
-                    needs="`expose` to find for each record what `prepare` on the other records finds",
+                    needs="`expose` and `prepare` on the other records to agree for each record",
                     got=f"an error of {float(again.errors.max()):.3g} without it",
                     hint="remanence.testing.check_attack tells what an attack may look at",
                 )
 
     @property
     def _rows(self) -> int:
-        """Records that are attacked at once, where an attack can do with some of them."""
+        """Records to attack at once, if the attack can work on a part of them."""
         return max(1, _NUMBERS_AT_ONCE // self.data.flat.shape[-1])
 
 
 def _finder(
     attack: ExposesAll, mechanism: Mechanism, data: Records, release: Release
 ) -> Callable[[Tensor], Reconstruction]:
-    """From the places of records to what is found for them."""
+    """From the positions of records to their reconstructions."""
     if isinstance(attack, ExposesInParts):
         return attack.exposer(mechanism, data, release)
     everyone = attack.expose(mechanism, data, release)

@@ -13,7 +13,7 @@ from remanence.core.checks import shaped
 from remanence.core.errors import Criterion, Error, Reduction
 from remanence.core.records import Records
 
-_RECORDS = 500  # that play the target, and that are guessed
+_RECORDS = 500  # that play the target, and that serve as guesses
 _NUMBERS = 2**25  # of all pairs of these
 _AT_ONCE = 2**21
 _PUBLIC = 20_000  # records of a public table that are looked through
@@ -29,10 +29,10 @@ def guesses_from_others(
     """How often the best of a few guesses is right by each criterion, measured on the records themselves.
 
     The guesses are the record that meets most of the others, the record nearest to their mean, and that mean. Where a
-    design fixes `totals` (one per feature and one for the label, NaN where it is free), as in a balanced trial, the
-    known records tell what the missing one adds to them, and the first guess is corrected by it. Where some columns of
+    design fixes `totals` (one per feature and one for the label, NaN where free), as in a balanced trial, the known
+    records determine the missing one's contribution, and the first guess is corrected by it. Where some columns of
     the missing record are `given`, the other record that is nearest in these is a guess as well. A `public` table gives
-    its commonest record, and the one that is nearest in what is given.
+    its commonest record, and the one nearest in the given columns.
 
     >>> yes_or_no = Records(torch.tensor([[1.0]] * 9 + [[0.0]]), torch.zeros(10))
     >>> guesses_from_others(yes_or_no, [Criterion(threshold=0.1)])[0].value
@@ -52,14 +52,14 @@ def guesses_from_others(
     some = None
     if given is not None:
         apart = torch.stack([part(asked[:, None], asked[None]) for part in given.parts]).sum(0)
-        shared["the record nearest in what is given"] = asked[apart.masked_fill(own, torch.inf).argmin(1)]
+        shared["the record nearest in the given columns"] = asked[apart.masked_fill(own, torch.inf).argmin(1)]
     if public is not None:
         order = torch.randperm(len(public), generator=torch.Generator().manual_seed(0))
         some = public[order[:most]]
         if given is not None:
             pool = public[order[: _PUBLIC // max(1, len(given.parts))]]
             apart = sum(part(asked[:, None], pool[None]) for part in given.parts)
-            shared["the public record nearest in what is given"] = pool[torch.as_tensor(apart).argmin(1)]
+            shared["the public record nearest in the given columns"] = pool[torch.as_tensor(apart).argmin(1)]
     share = "all" if len(asked) == count else f"{len(asked)} of the"
     known = "known and public records" if public is not None else "known records"
     found = []
@@ -73,7 +73,7 @@ def guesses_from_others(
             best = _meets(each, some).sum(0).argmax()
             guesses["the commonest record of the public table"] = some[best.expand(len(asked))]
         if totals is not None:
-            guesses["what the design's totals leave"] = _completed(data, asked, common, totals)
+            guesses["the completion of the design's totals"] = _completed(data, asked, common, totals)
         rates = {
             name: float(each.compare(asked[:, None], guess[:, None]).succeeded.double().mean())
             for name, guess in guesses.items()
@@ -92,7 +92,7 @@ def _meets(criterion: Criterion, records: Records) -> Tensor:
 
 
 def _completed(data: Records, asked: Records, guess: Records, totals: Tensor) -> Records:
-    """The guess, corrected so that it completes the known records to the totals."""
+    """The guess, corrected so that guess and known records add up to the totals."""
     whole, width = data.flat.double().sum(0), data.flat.shape[-1]
     lacking = totals[:width].double() - (whole - asked.flat.double())
     told = lacking.isnan()

@@ -1,7 +1,7 @@
 """Linear models inside a fitted object: what each minimises, and its equations solved for the missing row.
 
 Where the class is known, its own settings say what it minimises, with the penalty on the *sum* of the losses. The
-coefficients of any other linear model tell: at an optimum the gradient of the losses is
+coefficients of any other linear model reveal it: at an optimum the gradient of the losses is
 −λ₂·coefficient − λ₁·sign(coefficient), two unknowns in as many equations as features.
 """
 
@@ -72,7 +72,7 @@ def measured(
     if best is None or best[0] > 1e-3:
         near = None if best is None else f"the nearest, {best[1].family.name}, is off by {best[0]:.2g}"
         raise InputError(
-            f"{type(model).__name__} is at no optimum that is known here, or was fitted on another table.",
+            f"{type(model).__name__} is not at a known optimum, or was fitted on another table.",
             needs="coefficients at which the gradient of a loss (least squares, logistic, hinge, Poisson, gamma) "
             "equals a ridge or lasso penalty's",
             got=near or "none fits",
@@ -101,7 +101,7 @@ _LOGISTIC_SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga", "li
 
 @dataclass(frozen=True)
 class Objective:
-    """A linear model as a mechanism, its labels as that mechanism counts them, and its numbers as a release."""
+    """A linear model as a mechanism, its labels in that mechanism's coding, and its numbers as a release."""
 
     mechanism: GLM
     labels: np.ndarray
@@ -115,7 +115,7 @@ class Objective:
 
 
 def of_features(release: Weights, chosen: np.ndarray) -> Weights:
-    """The numbers of some features alone, in double precision."""
+    """The numbers of some features only, in double precision."""
     tensors = release.tensors.items()
     return Weights(
         {n: (t if n == "intercept" else t[..., torch.from_numpy(chosen)]).double() for n, t in tensors}
@@ -162,7 +162,7 @@ def objective(model: Any, features: np.ndarray, labels: np.ndarray, weights: np.
 
 
 def one_label(labels: np.ndarray, count: int) -> np.ndarray:
-    """One label for each row, or a sentence."""
+    """One label for each row, or an error."""
     labels = labels[:, 0] if labels.shape == (count, 1) else labels
     shaped("labels", labels, (count,), "one label per row; audit one output at a time")
     return labels
@@ -349,7 +349,7 @@ class Equations:
         return Clue(values, names)
 
     def records(self, part: Part) -> Records:
-        """The rows as the equations see them: those features whose coefficients are not zero."""
+        """The rows as the equations see them: only features with non-zero coefficients."""
         labels = np.asarray(part.labels)
         coded = (
             encoded(part.estimator, labels) if self.mechanism.family.classes else labels.astype(np.float64)
@@ -364,7 +364,7 @@ def as_records(features: np.ndarray, labels: np.ndarray, weights: np.ndarray | N
 
 
 def equations(part: Part) -> list[Equations]:
-    """A linear part's equations, where they determine anything."""
+    """A linear part's equations, if they determine anything."""
     matrix = part.numbers
     if matrix is None or part.labels is None or not is_linear(part.estimator) or np.isnan(matrix).any():
         return []

@@ -29,7 +29,7 @@ from remanence.tables.statistics import label_statistics, published
 from remanence.tables.stored import stored_rows, stored_values
 from remanence.tables.trees import bins, leaves
 
-# The surest first: where two of them speak about the same value, the first one counts.
+# The surest first: if two of them give the same value, the first one counts.
 _LOOKS: tuple[Callable[[Part], list], ...] = (
     stored_rows,
     published,
@@ -44,13 +44,13 @@ _LOOKS: tuple[Callable[[Part], list], ...] = (
 @final
 @dataclass(frozen=True)
 class Fitting:
-    """A fitted object and the table that it is declared to be fitted on. Whether it was is asked once."""
+    """A fitted object and the table that it was declared to be fitted on; this is tested once."""
 
     estimator: Any
     table: Any
     labels: np.ndarray
     weights: np.ndarray | None = None
-    taken_apart: bool = True  # whether its parts are read, or the equations of one linear model alone
+    taken_apart: bool = True  # whether its parts are read, or only the equations of one linear model
 
     @cached_property
     def belonging(self) -> Belonging:
@@ -72,7 +72,7 @@ class Fitting:
         return parts_of(self.estimator, self.table, self.labels, self.weights)
 
     def check(self) -> None:
-        """Refuse an object of another table, or one in which nothing tells about single rows."""
+        """Refuse an object of another table, or one that reveals nothing about single rows."""
         model = final_estimator(self.estimator)
         name, confirmed = type(model).__name__, self.belonging.confirmed
         if not self.taken_apart:
@@ -82,14 +82,14 @@ class Fitting:
             raise MisfitError(
                 "Whether this model was fitted on this table cannot be tested.",
                 needs="a part of the model that can be recomputed from the table",
-                got=f"{name}, which went on from an earlier fit (warm_start)"
+                got=f"{name}, which continued from an earlier fit (warm_start)"
                 if went_on
                 else f"{name}, whose training draws at random",
                 hint="the .skops file of an estimator that was fitted in one go, with random_state=0",
             )
         if not self.plans:
             raise InputError(
-                f"Nothing that {name} holds is known to tell about single rows.",
+                f"Nothing that {name} holds is known to reveal single rows.",
                 needs="stored rows or values, means, sums, counts, a linear model's equations, or decision trees",
                 got=name
                 + (f" with loss={model.loss!r}" if hasattr(model, "loss") else "")
@@ -103,7 +103,7 @@ class Fitting:
             )
 
     def caveats(self) -> Iterator[Caveat]:
-        """What to mind about the parts of the object."""
+        """Caveats about the parts of the object."""
         if self.belonging.unconfirmed:
             yield PART_NOT_CONFIRMED
         if self.belonging.inexact:
@@ -114,7 +114,7 @@ class Fitting:
             yield replace(PART_NOT_READ, seen=f"Without a finding: {', '.join(silent)}.")
 
     def _silent(self) -> list[str]:
-        """Parts that learned numbers from the table, of which nothing is known to tell about single rows."""
+        """Parts that learned numbers from the table, none of them known to reveal single rows."""
         telling = {path for path, _ in self.plans}
         return [
             part.path
@@ -134,7 +134,7 @@ class FittedModel(Mechanism[Release]):
     """A fitted estimator or pipeline, and how rows of its table become records and back.
 
     `classes` are the labels' words, none for numbers. `fitting` says which parts belong to the table, and what each of
-    them gives away: that is found by looking once, and known to all who have read the estimator's manual.
+    them gives away: it is determined once, and is public knowledge about the estimator.
     """
 
     estimator: Any
@@ -142,7 +142,7 @@ class FittedModel(Mechanism[Release]):
     fitting: Fitting = field(compare=False, repr=False)
     classes: tuple[Any, ...] = ()
     given: tuple[str, ...] = ()  # columns of the missing row that the adversary knows
-    others_known: bool = True  # whether they know the other rows
+    others_known: bool = True  # whether the adversary knows the other rows
     unread: tuple[str, ...] = ()  # columns that no part of the model was given
     name: ClassVar[str] = "fitted model"
 

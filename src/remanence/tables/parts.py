@@ -44,7 +44,7 @@ _DEEPEST = 12
 
 
 def arrays_in(held: Any, path: str = "model") -> Iterator[tuple[str, np.ndarray]]:
-    """Every array in an object and in all that it holds, once.
+    """Every array in an object and in everything that it holds, once.
 
     >>> from sklearn.preprocessing import StandardScaler
     >>> found = dict(arrays_in(StandardScaler().fit([[1.0], [3.0]]), "scaler"))
@@ -59,7 +59,7 @@ def _walk(held: Any, path: str, seen: dict[int, Any], depth: int) -> Iterator[tu
         return
     if id(held) in seen:
         return
-    seen[id(held)] = held  # kept: otherwise its id might be another's by then
+    seen[id(held)] = held  # kept, so that its id is not reused
     if isinstance(held, np.ndarray) and not held.dtype.names:
         yield path, held
     for name, item in _inside(held):
@@ -67,7 +67,7 @@ def _walk(held: Any, path: str, seen: dict[int, Any], depth: int) -> Iterator[tu
 
 
 def _inside(held: Any) -> list[tuple[str, Any]]:
-    """What an object holds, each with what it adds to the path."""
+    """The contents of an object, each with its part of the path."""
     if hasattr(held, "to_numpy") and hasattr(held, "index"):  # a pandas table or column, and its index
         return [("", held.to_numpy()), (".index", np.asarray(held.index))]
     if hasattr(held, "toarray") and hasattr(held, "nnz"):  # sparse
@@ -86,7 +86,7 @@ def _inside(held: Any) -> list[tuple[str, Any]]:
     if not isinstance(held, list | tuple | set | frozenset):
         held = _state(held)
     if isinstance(held, Mapping):
-        # What a user passed in before fitting (transformers) is not what came out of it (transformers_).
+        # The user's unfitted argument (transformers) is not the fitted attribute (transformers_).
         shown = {name: item for name, item in held.items() if name != "transformers"}
         return [("" if name in _LISTS else f".{name}", item) for name, item in shown.items()]
     items = list(held)
@@ -108,7 +108,7 @@ def _state(held: Any) -> Any:
     """The attributes of an object, or of a compiled class of scikit-learn's, such as a decision tree."""
     state = getattr(held, "__dict__", None)
     if state is None and type(held).__module__.startswith("sklearn."):
-        with contextlib.suppress(Exception):  # no state is nothing to look at
+        with contextlib.suppress(Exception):  # without a state there is nothing to read
             state = held.__getstate__()
     return state if isinstance(state, Mapping | tuple | list) else ()
 
@@ -127,13 +127,13 @@ class Member:
         None  # from its labels to the outer ones; None: the same
     )
     by_label: bool = False  # whether the labels decide which rows it saw
-    drawn: bool = False  # whether the weights are how often each row was drawn, which the object publishes
+    drawn: bool = False  # whether the weights count how often each row was drawn, which the object publishes
 
     def sees(self, features: Any) -> Any:
         """Its part of the table."""
         if self.columns is not None:
             features = columns_of(features, self.columns)
-        # Some wrappers hand on arrays, without the names.
+        # Some wrappers pass arrays on, without the names.
         named = hasattr(features, "columns") and hasattr(self.estimator, "n_features_in_")
         if named and not hasattr(self.estimator, "feature_names_in_"):
             features = features.to_numpy()
@@ -141,12 +141,12 @@ class Member:
 
 
 def is_a(held: Any, *kinds: type) -> bool:
-    """`isinstance`, for type checkers that know less about scikit-learn's attributes than they believe."""
+    """`isinstance`, for type checkers with incomplete knowledge of scikit-learn's attributes."""
     return isinstance(held, kinds)
 
 
 def rows_depend_on_labels(estimator: Any) -> bool:
-    """Whether some estimator inside was fitted on rows that their labels chose."""
+    """Whether some estimator inside was fitted on rows chosen by their labels."""
     held = [estimator, *estimator.get_params().values()]
     return any(is_a(each, CalibratedClassifierCV, OneVsOneClassifier) for each in held)
 
@@ -154,7 +154,7 @@ def rows_depend_on_labels(estimator: Any) -> bool:
 def members_of(
     estimator: Any, features: Any, labels: np.ndarray | None, weights: np.ndarray | None
 ) -> list[Member] | None:
-    """The estimators side by side inside one, where it is certain what each saw; None for one that stands alone."""
+    """The estimators side by side inside one, if it is certain what each saw; None for one without members."""
     if is_a(estimator, ColumnTransformer):
         return [
             Member(name, step, labels, columns=columns)
@@ -165,7 +165,7 @@ def members_of(
         return [Member(name, step, labels) for name, step in estimator.transformer_list]
     if is_a(estimator, StackingClassifier, StackingRegressor, VotingClassifier, VotingRegressor):
         if getattr(estimator, "cv", None) == "prefit":
-            return None  # it is not known what they were fitted on
+            return None  # their training data are unknown
         coder = getattr(estimator, "_label_encoder", getattr(estimator, "le_", None))
         seen = labels if labels is None or coder is None else coder.transform(labels)
         back = None if coder is None else lambda codes: coder.inverse_transform(codes.astype(int))
@@ -204,7 +204,7 @@ def _through(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarr
 
 
 def _one_against_rest(estimator: Any, labels: np.ndarray | None) -> list[Member]:
-    """One problem for each class; two classes make one, that of the second."""
+    """One problem for each class; with two classes, only that of the second."""
     classes = np.asarray(estimator.classes_).tolist()
     other = classes[0] if len(estimator.estimators_) == 1 else UNKNOWN  # one of several others
     found = []
@@ -232,7 +232,7 @@ def _one_against_one(estimator: Any, labels: np.ndarray | None) -> list[Member] 
     return found
 
 
-# Wrappers whose one member was fitted on the whole table, and not on columns or rows that the wrapper chose.
+# Wrappers whose one member was fitted on the whole table, not on columns or rows that the wrapper chose.
 _SAW_ALL = {
     "FrozenEstimator": "estimator",
     "SelectFromModel": "estimator_",
@@ -242,7 +242,7 @@ _SAW_ALL = {
 
 
 def _bagged(estimator: Any, labels: np.ndarray | None, weights: Any) -> list[Member] | None:
-    """Members saw rows as often as these were drawn, which is a weight where the member takes weights."""
+    """Members saw rows as often as they were drawn: a weight, if the member takes weights."""
     if weights is not None or labels is None:
         return None
     classes, labels = getattr(estimator, "classes_", None), np.asarray(labels)
@@ -270,7 +270,7 @@ def _calibrated(
         return None
     folds: Any = check_cv(estimator.cv, labels, classifier=True)
     if getattr(folds, "shuffle", False) and not isinstance(getattr(folds, "random_state", None), int):
-        return None  # which rows each member saw is not known
+        return None  # which rows each member saw is unknown
     stratified, found = is_a(folds, StratifiedKFold), []
     for number, (rows, _) in enumerate(folds.split(features, labels)):
         own, name = np.asarray(labels)[rows], f"calibrated_classifiers_[{number}]"
@@ -284,7 +284,7 @@ def columns_of(features: Any, columns: Any) -> Any:
 
 
 def places_of(features: Any, columns: Any) -> np.ndarray:
-    """The places of a member's columns in the outer table."""
+    """The positions of a member's columns in the outer table."""
     count = features.shape[1]
     if columns is None:
         return np.arange(count)
@@ -304,20 +304,20 @@ class Part:
     labels: np.ndarray | None
     weights: np.ndarray | None = None
     rows: np.ndarray | None = None  # their numbers in the object's own table; None: all of them
-    sparse: Any = None  # the sparse matrix that it was fitted on: some solvers take other steps then
+    sparse: Any = None  # the sparse matrix that it was fitted on, for which some solvers take other steps
     circular: bool = False  # whether, behind a TargetEncoder, every row depends on every other's label
     drawn: bool = False  # whether the weights are how often each row was drawn
 
     @property
     def times(self) -> np.ndarray | None:
-        """How often each row counts, as the adversary knows it, too; None with sample weights, which are secret."""
+        """How often each row counts, which the adversary knows too; None with sample weights, which are secret."""
         if self.weights is None:
             return np.ones(len(self.features))
         return np.asarray(self.weights, dtype=np.float64) if self.drawn else None
 
     @cached_property
     def numbers(self) -> np.ndarray | None:
-        """Its table as numbers, gaps as NaN; None where it is not known or has words."""
+        """Its table as numbers, gaps as NaN; None if it is unknown or contains words."""
         if self.features is None:
             return None
         try:
@@ -327,7 +327,7 @@ class Part:
 
     @property
     def matrix(self) -> np.ndarray:
-        """The same table, for parts whose table is known to consist of numbers."""
+        """The same table, for parts whose table is known to be numeric."""
         assert self.numbers is not None
         return self.numbers
 
@@ -344,7 +344,7 @@ def parts_of(
     circular: bool = False,
     drawn: bool = False,
 ) -> Iterator[Part]:
-    """Every estimator in a fitted object that holds no others, in the order of fitting."""
+    """Every innermost estimator in a fitted object, in the order of fitting."""
     if estimator is None or isinstance(estimator, str):  # "passthrough", "drop"
         return
     if isinstance(estimator, Pipeline):
@@ -399,7 +399,7 @@ def columns_read(estimator: Any, features: Any, labels: np.ndarray | None) -> np
 
 
 def as_input(estimator: Any, features: Any) -> Any:
-    """A table as an estimator takes it: the texts themselves, where it reads texts and the table is one column."""
+    """A table as an estimator takes it: a one-column table becomes its texts, if the estimator reads texts."""
     first = estimator
     while isinstance(first, Pipeline):
         first = first.steps[0][1]
@@ -411,7 +411,7 @@ def as_input(estimator: Any, features: Any) -> Any:
 
 
 def final_estimator(estimator: Any) -> Any:
-    """What predicts, at the end of pipelines and inside searches."""
+    """The predictor at the end of pipelines and inside searches."""
     while True:
         if isinstance(estimator, Pipeline):
             estimator = estimator.steps[-1][1]
@@ -422,7 +422,7 @@ def final_estimator(estimator: Any) -> Any:
 
 
 def transformed(step: Any, features: Any, labels: np.ndarray | None = None) -> Any:
-    """The output of a step, as the next step was fitted on it; None where it cannot be recomputed."""
+    """The output of a step on which the next one was fitted; None if it cannot be recomputed."""
     return _dense(_behind(step, features, labels))
 
 
@@ -430,7 +430,7 @@ def _behind(step: Any, features: Any, labels: np.ndarray | None) -> Any:
     if features is None or step is None or isinstance(step, str):
         return features
     if any(isinstance(inner, TargetEncoder) for inner in _all_steps(step)):
-        # It encodes the rows that it learns from by folds, and may draw these at random.
+        # It encodes its training rows by folds, which may be random.
         first, second = (_fitted_transform(step, features, labels) for _ in range(2))
         return first if np.array_equal(np.asarray(first), np.asarray(second)) else None
     return step.transform(as_input(step, spared(step, features)))
@@ -465,7 +465,7 @@ def _all_steps(step: Any) -> Iterator[Any]:
 
 
 def require_fitted(estimator: Any) -> None:
-    """Refuse anything but a fitted estimator, and name what was handed in."""
+    """Refuse anything but a fitted estimator, and name the argument's type."""
     if isinstance(estimator, type) or not hasattr(estimator, "get_params"):
         raise InputError(
             "There is no model to audit.",

@@ -52,7 +52,7 @@ def load_estimator(target: str, trusted: Sequence[str] = ()) -> Any:
         if cut := [
             name for name, content in parts.items() if name.endswith(".npy") and not is_whole_array(content)
         ]:
-            raise UnusableFileError(f"{cut[0][:80]} holds objects, or less than it says")
+            raise UnusableFileError(f"{cut[0][:80]} holds objects, or is truncated")
         unknown = sorted(set(skops.get_untrusted_types(file=file)) - set(trusted))
         if unknown:
             raise InputError(
@@ -90,13 +90,13 @@ def read_table(path: Path) -> Any:
             return _with_codes(pd.read_csv(path), text)
         with extra("pyarrow.parquet", "tables", "pyarrow, which reads Parquet").ParquetFile(path) as file:
             cells = file.metadata.num_rows * file.metadata.num_columns
-            if cells > _MOST_CELLS:  # a run of equal values takes a few bytes, and is unpacked all the same
-                raise UnusableFileError(f"{cells:,} cells, and {_MOST_CELLS:,} are the most that is read")
+            if cells > _MOST_CELLS:  # a run of equal values is a few bytes, but is unpacked in full
+                raise UnusableFileError(f"{cells:,} cells; the limit is {_MOST_CELLS:,}")
             return file.read().to_pandas()
 
 
 def _with_codes(frame: Any, text: Any) -> Any:
-    """A table whose numbers that begin with a zero, such as the postcode 01234, are the words that they are."""
+    """A table in which numbers that begin with a zero, such as the postcode 01234, stay text."""
     for name in frame.columns:
         if frame[name].dtype.kind in "iuf" and text[name].str.fullmatch(r"0\d+").any():
             frame[name] = text[name]

@@ -1,4 +1,4 @@
-"""What a fitted object gives away about each row, carried back through its pipeline to the table in front of it.
+"""What a fitted object gives away about each row, mapped back through its pipeline to the original table.
 
 A clue has a value for each row and column of the table that a part was fitted on, or `UNKNOWN`. The i-th row of a clue
 follows from the part and the other rows alone.
@@ -21,7 +21,7 @@ from remanence.tables.rows import UNKNOWN, as_numbers, as_values, known, plain
 
 @dataclass(frozen=True)
 class Clue:
-    """Values `(rows, columns)` and labels `(rows,)`, as objects; `UNKNOWN` where nothing follows."""
+    """Values `(rows, columns)` and labels `(rows,)`, as objects; `UNKNOWN` where undetermined."""
 
     values: np.ndarray
     labels: np.ndarray
@@ -32,7 +32,7 @@ class Clue:
         return cls(np.full((rows, columns), UNKNOWN, dtype=object), np.full(rows, UNKNOWN, dtype=object))
 
     def filled(self, other: Clue) -> Clue:
-        """This clue, and the other one where this one knows nothing."""
+        """This clue, completed by the other one."""
         return Clue(fill(self.values, other.values), fill(self.labels, other.labels))
 
 
@@ -49,7 +49,7 @@ _NONE_DROPPED = object()
 def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
     """The table in front of a step `(rows, columns)`, given the one behind it; `before` is the true one.
 
-    For row i, only the other rows of the true table are used: to tell a gap that was filled from a value like it.
+    For row i, only the other rows of the true table are used: to distinguish a filled gap from an equal value.
     """
     rows, columns = before.shape
     nothing = np.full((rows, columns), UNKNOWN, dtype=object)
@@ -80,7 +80,7 @@ def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
 
 
 def _inverted(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
-    """What the step's own inverse gives, or a known one's, in columns in which it gives this table again."""
+    """The result of the step's own inverse, or of a known one, in columns where it reproduces this table."""
     inverse: Any = _INVERSES.get(getattr(getattr(step, "func", None), "__name__", ""))
     if inverse is None or step.inverse_func is not None or step.kw_args:
         inverse = getattr(step, "inverse_transform", None)
@@ -156,7 +156,7 @@ def _nearest(after: np.ndarray, pairs: list[tuple[Sequence, list]]) -> np.ndarra
 
 
 def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.ndarray:
-    """A value like the filling was a gap if more of the others with that value were."""
+    """A value equal to the fill value was a gap if most other rows with that value were."""
     table = before.to_numpy(dtype=object) if hasattr(before, "to_numpy") else np.asarray(before, dtype=object)
     statistics: Any = step.statistics_
     kept = [place for place, fill in enumerate(statistics) if plain(fill) is not None]
@@ -182,7 +182,7 @@ def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.
         for row in np.flatnonzero(filled):
             others = np.delete(own, row)
             here = np.delete(gaps, row)
-            # A gap leaves the filling as the others make it; a value like it may move it.
+            # A gap does not change the fill value; an observed value equal to it may.
             possible = here.any() and alike(_filling(step, others[~here]), fill)
             if possible and here.sum() > common.sum() - common[row]:
                 found[row, column] = None
@@ -190,7 +190,7 @@ def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.
 
 
 def _filling(step: impute.SimpleImputer, values: np.ndarray) -> Any:
-    """What an imputer fills in after these values; None where its kind is not known."""
+    """The fill value of an imputer for these values; None for an unknown strategy."""
     if step.strategy == "constant":
         return step.fill_value
     if step.strategy in ("mean", "median"):
@@ -201,14 +201,14 @@ def _filling(step: impute.SimpleImputer, values: np.ndarray) -> Any:
 
 
 def alike(value: Any, fill: Any) -> bool:
-    """Whether two values are the same but for rounding."""
+    """Whether two values are equal up to rounding."""
     if isinstance(value, int | float) and isinstance(fill, int | float | np.number):
         return abs(float(value) - float(fill)) <= _SAME * max(1.0, abs(float(fill)))
     return bool(value == fill)
 
 
 def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:
-    """The table in front of an estimator, from its own clues and from what is known of the table behind it."""
+    """The table in front of an estimator, from its own clues and from clues about the table behind it."""
     rows, columns = part.features.shape
     if isinstance(part.estimator, Pipeline):
         return _through_steps(part, after, plans)
@@ -272,7 +272,7 @@ def _stored_in_some(part: Part, member: Member, plans: dict[str, list]) -> Clue:
 
 
 def _agreed(said: list[np.ndarray]) -> np.ndarray:
-    """Values on which at least two agree and none differs: with a wrong label, all of them describe other rows."""
+    """Values on which at least two agree and none differs: with a wrong label, each describes another row."""
     found = np.full(said[0].shape, UNKNOWN, dtype=object)
     for place in np.ndindex(found.shape):
         values = [each[place] for each in said if each[place] is not UNKNOWN]

@@ -1,4 +1,4 @@
-"""Tables as records, exactly and back: numbers in their own units, words as codes, gaps as gaps."""
+"""Tables as records, and back without loss: numbers in their own units, words as codes, gaps as gaps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ORDERED = 4  # classes of which every order is tried
 
 
 def classes_of(model: Any) -> tuple[Any, ...]:
-    """The labels that a model tells apart; none for one that learns numbers, or several at once."""
+    """The labels that a model distinguishes; none if it predicts numbers, or several outputs."""
     classes = getattr(model, "classes_", None)
     return tuple(classes.tolist()) if isinstance(classes, np.ndarray) and classes.ndim == 1 else ()
 
@@ -63,9 +63,9 @@ def codings(model: Any, labels: Any) -> Iterator[dict[Any, Any] | None]:
 
 
 def numbers(values: Any, name: str) -> np.ndarray:
-    """Finite numbers in double precision, or a sentence that says what is in their way.
+    """Finite numbers in double precision, or an error that says why not.
 
-    Those that are that already are not copied: a table may be as large as memory allows.
+    Double precision is not copied: a table may be as large as memory allows.
     """
     if hasattr(values, "toarray"):
         raise InputError(
@@ -123,7 +123,7 @@ class RowColumn:
         return np.stack([numbers, missing.astype(np.float64)], 1) if self.gaps else numbers[:, None]
 
     def _word(self, value: Any) -> Any:
-        """Behind a pipeline truths are numbers near 0 and 1."""
+        """Behind a pipeline, booleans are numbers near 0 and 1."""
         truth = isinstance(value, float) and value == value and set(self.categories) <= {False, True}
         return value > 0.5 if truth else value
 
@@ -143,7 +143,7 @@ class RowColumn:
         return found
 
     def errors(self, targets: Tensor, guesses: Tensor) -> Tensor:
-        """How far guesses are off in standard deviations; 1 where a word or a gap is wrong, 1 where nothing is said."""
+        """How far guesses are off in standard deviations; 1 for a wrong word or gap and for a missing guess."""
         left, right = (values[..., self.start].double() for values in (targets, guesses))
         off = (left != right).double() if self.categories else (left - right).abs() / self.spread
         if self.gaps:
@@ -187,7 +187,7 @@ class Rows:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What the features of a record are called, one name for each."""
+        """The names of a record's features."""
         named = []
         for column in self.columns:
             named.append(f"{column.name} (code)" if column.categories else column.name)
@@ -220,7 +220,7 @@ class Rows:
         return sum(column.width for column in self.columns)
 
     def error(self, names: Sequence[str] = ()) -> Error:
-        """The largest error of these columns, or of all; each of them is a part."""
+        """The largest error over these columns, or all; each column is a part."""
         chosen = [column for column in self.columns if not names or column.name in names]
 
         def measure(targets: Records, guesses: Records) -> Tensor:
@@ -254,12 +254,12 @@ def gaps_in(values: np.ndarray) -> np.ndarray:
 
 
 def plain(value: Any) -> Any:
-    """A cell's value; None for an empty one, in whatever way a library writes it."""
+    """A cell's value; None for an empty one, however a library represents it."""
     gap = value is None or (isinstance(value, float) and value != value) or str(value) in ("<NA>", "NaT")
     return None if gap else value
 
 
-UNKNOWN: Final = ...  # a value that does not follow from what is known; None is a gap
+UNKNOWN: Final = ...  # a value that the clues do not determine; None is a gap
 
 
 def known(values: np.ndarray) -> np.ndarray:
@@ -268,7 +268,7 @@ def known(values: np.ndarray) -> np.ndarray:
 
 
 def as_numbers(values: np.ndarray) -> np.ndarray:
-    """Values as numbers; NaN for what is unknown or no number."""
+    """Values as numbers; NaN if unknown or not a number."""
 
     def number(value: Any) -> float:
         try:

@@ -25,7 +25,7 @@ _MAIN, _CONTROL = "column ", "control column "  # before a column's name, in the
 @final
 @dataclass(frozen=True)
 class PartRate:
-    """How often one column came back, was met where it was not trained on, and is guessed from the known records."""
+    """How often one column came back, came back in the control, and is guessed from the known records."""
 
     name: str
     main: SuccessRate
@@ -48,7 +48,7 @@ class PartRate:
 
     @classmethod
     def from_json(cls, entry: Json) -> PartRate:
-        """Read it back; the intervals are computed anew from the counts."""
+        """Read it back; the intervals are recomputed from the counts."""
         main, control = SuccessRate.from_json(entry["main"]), SuccessRate.from_json(entry["control"])
         return cls(entry["name"], main, control, entry["guess"])
 
@@ -56,7 +56,7 @@ class PartRate:
 @final
 @dataclass(frozen=True)
 class Columns(Finding):
-    """How often each column came back. All intervals hold together, and share the confidence with whole rows."""
+    """How often each column came back. All intervals hold jointly, and share the confidence with whole rows."""
 
     parts: tuple[PartRate, ...]
     kind: ClassVar[str] = "columns"
@@ -99,7 +99,7 @@ class Columns(Finding):
         return [guess, *rates]
 
     def section(self) -> Section | None:
-        """Every column, those that come back because of the release first."""
+        """Every column; those that come back because of the release come first."""
         headings = "column", "came back", "control", "guess in 1000"
         ordered = [*self.telling, *(part for part in self.parts if not part.tells)]
         rows = [
@@ -112,7 +112,7 @@ class Columns(Finding):
         return Section("Column by column", (told,), headings, tuple(rows))
 
     def to_json(self) -> Json:
-        """Its entry in audit.json: counts, from which the words follow."""
+        """Its entry in audit.json: the counts behind the sentences."""
         return {"columns": [part.to_json() for part in self.parts]}
 
     @classmethod
@@ -121,7 +121,7 @@ class Columns(Finding):
         return cls(tuple(PartRate.from_json(part) for part in entry["columns"]))
 
     def contradictions(self, arrays: Mapping[str, Tensor], threshold: float) -> Iterator[str]:
-        """What the counts say and the arrays do not."""
+        """The numbers that the counts hold and the arrays do not."""
         for part in self.parts:
             for which, rate, prefix in (("main", part.main, _MAIN), ("control", part.control, _CONTROL)):
                 errors = arrays.get(prefix + part.name)
@@ -161,7 +161,7 @@ def part_errors(name: str, arrays: Mapping[str, Tensor]) -> tuple[Tensor, Tensor
 def part_rates(
     arrays: Mapping[str, Tensor], guesses: Mapping[str, float], threshold: float, confidence: float
 ) -> tuple[PartRate, ...]:
-    """Count each column; `confidence` holds for all of them together."""
+    """Count each column; `confidence` holds for all of them jointly."""
     each = 1 - (1 - confidence) / max(1, len(guesses))
 
     def rate(name: str) -> SuccessRate:

@@ -52,20 +52,20 @@ def table_game(
 ) -> LeaveOneOut[FittedModel]:
     """Audit any fitted object on its own table: every row in turn is the one that the adversary is missing.
 
-    The table is a DataFrame or an array, as it was before any step of the pipeline: words and gaps are welcome. A row
+    The table is a DataFrame or an array, as it was before any step of the pipeline; words and gaps are allowed. A row
     counts as recovered when every number is within a hundredth of its standard deviation and every word and gap is
-    right. What learns without labels needs none.
+    right. Unsupervised models need no labels.
     """
     require_fitted(estimator)
     if hasattr(table, "toarray"):
-        numbers(table, "features")  # says what to do with a sparse matrix
+        numbers(table, "features")  # explains what to do with a sparse matrix
     check_columns(estimator, table)
     labelled = labels is not None
     called, labels = str(getattr(labels, "name", None) or "label"), _one_label(estimator, labels, len(table))
     names = [str(name) for name in getattr(table, "columns", ())]
     if names and not hasattr(
         estimator, "feature_names_in_"
-    ):  # fitted on an array: columns go by their places
+    ):  # fitted on an array: columns are matched by position
         table = table.to_numpy()
     weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
     _require_transformable(estimator, table)
@@ -103,7 +103,7 @@ def learns_from_labels(model: Any) -> bool:
 
 
 def _one_label(estimator: Any, labels: Any, count: int) -> np.ndarray:
-    """One label for each row; zeros for what learns without any."""
+    """One label for each row; zeros for an unsupervised model."""
     model = final_estimator(estimator)
     if labels is None and not learns_from_labels(model):
         return np.zeros(count)
@@ -140,8 +140,8 @@ def _require_transformable(estimator: Any, table: Any) -> None:
 
 
 def duplicates(matrix: np.ndarray, labels: np.ndarray) -> tuple[Caveat, ...]:
-    """The caveat about rows that have a twin, where there are any."""
-    # Equal rows have equal sums with weights drawn once; sorting numbers is quicker than sorting rows.
+    """The caveat about rows that have a twin, if there are any."""
+    # Equal rows have equal random projections; sorting numbers is faster than sorting rows.
     *weights, weight = np.random.default_rng(0).normal(size=matrix.shape[1] + 1)
     keys = np.empty(len(matrix))
     for start in range(0, len(matrix), _ROWS_AT_ONCE):
@@ -160,10 +160,10 @@ def duplicates(matrix: np.ndarray, labels: np.ndarray) -> tuple[Caveat, ...]:
 
 
 def shortlist_game(estimator: Any, table: Any, labels: Any, *, candidates: int = 10, seed: int = 0) -> Game:
-    """Is a default tolerance a defence? The same training once more, with one of a few candidates in the table.
+    """Is a default tolerance a defence? The same training again, with one of a few candidates in the table.
 
     The adversary knows all rows but `candidates` of them, one of which was trained on, and fits the estimator on each:
-    retrain-and-compare needs no equation to hold. Training must draw nothing at random, or the same with its seed.
+    retrain-and-compare needs no equation to hold. Training must be deterministic, or have a seed.
     """
     game = table_game(estimator, table, labels)
     count = len(game.data)
@@ -189,7 +189,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     Every record in turn is the one that the adversary is missing. A table of double precision is not copied: leave it
     as it is until the audit is done. A model that was not fitted on this table is
     refused. Linear models on numbers, alone or behind a scaler, are attacked by their own equations: a record counts as
-    recovered at a relative error of 1e-2 in standard units, together with its label. The rest is `table_game`'s.
+    recovered at a relative error of 1e-2 in standard units, together with its label. Others go to `table_game`.
 
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.linear_model import Ridge
@@ -236,7 +236,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
         columns = tuple(name for name, used in zip(columns, active, strict=False) if used)
     label_scale = 1.0 if mechanism.family.classes else float(data.labels.std())
     if weights is not None and not mechanism.family.classes:
-        label_scale = None  # a residual times an unknown weight does not tell the label
+        label_scale = None  # a residual times an unknown weight does not determine the label
     criterion = Criterion(relative_error(*standard_units(data)), label_scale=label_scale)
     return LeaveOneOut(mechanism, data, criterion, release, caveats, columns=columns, fitting=fitting)
 
@@ -294,7 +294,7 @@ TableGame = LeaveOneOut[FittedModel]
 
 
 def with_known(game: TableGame, *, columns: Sequence[str] = (), others: bool = True) -> TableGame:
-    """The same game for an adversary who knows some `columns` of the missing row too, or none of the `others`."""
+    """The same game for an adversary who also knows some `columns` of the missing row, or none of the `others`."""
     mechanism = game.mechanism
     if not others and mechanism.held_rows(game.data) is None:
         raise InputError(
@@ -353,7 +353,7 @@ def with_public(game: TableGame, table: Any, labels: Any = None) -> TableGame:
 
 
 def with_fixed_totals(game: TableGame, columns: Sequence[str], label: str | None = None) -> TableGame:
-    """The same game where a design fixes the totals of some columns, or of the label: a guess knows them too."""
+    """The same game where a design fixes the totals of some columns, or of the label: the guess uses them too."""
     if not columns:
         return game
     totals = torch.full((game.data.flat.shape[-1] + 1,), torch.nan, dtype=torch.float64)

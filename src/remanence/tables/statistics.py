@@ -30,7 +30,7 @@ class Published:
     clusters: np.ndarray | None = None  # (rows,)
 
     def clue(self, part: Part) -> Clue:
-        """What the known rows lack to the published number; a gap where they lack nothing and others have gaps."""
+        """The published number minus the known rows; a gap if the difference is zero and other rows have gaps."""
         (rows, columns), groups = part.matrix.shape, self.groups(part)
         present = ~np.isnan(part.matrix)
         filled = np.where(present, part.matrix, 0.0)
@@ -49,7 +49,7 @@ class Published:
             total = published * (count + times) if self.kind == "mean" else published
             off = np.abs(published - expected) / (np.abs(filled).max(0) + 1e-300)
             off[:, ~said] = 0.0
-            off[np.isnan(off)] = np.inf  # no known row is in this group: it is the missing one's
+            off[np.isnan(off)] = np.inf  # no known row is in this group, so the missing row is
             if self.clusters is not None:  # the object says which group the row is in
                 off = np.where(groups[:, None] == group, off + 1, -1.0)
             score = off.max(1)
@@ -87,7 +87,7 @@ def published(part: Part) -> list[Published]:
     """Every array of a part that is a mean or a sum of its table."""
     matrix = part.numbers
     if matrix is None or not matrix.size or part.times is None:
-        return []  # with weights, the missing row's own is not known
+        return []  # the missing row's own weight is unknown
     rows, columns = matrix.shape
     present = ~np.isnan(matrix)
     filled = np.where(present, matrix, 0.0)
@@ -119,7 +119,7 @@ def published(part: Part) -> list[Published]:
             total = (np.abs(values - sums) / scale <= near * rows).all(0) & (sizes.max() > 1)
             kinds: list[tuple[Literal["mean", "sum"], np.ndarray]] = [("mean", mean), ("sum", total & ~mean)]
             for kind, same in kinds:
-                # A constant column is met by many numbers.
+                # Many numbers match a constant column.
                 if (same & (np.ptp(filled, axis=0) > 0)).any():
                     own = np.where(same, values, np.nan)
                     found.append(replace(of_groups, path=path, kind=kind, values=own))
@@ -144,10 +144,10 @@ class Counts:
     classes: tuple[Any, ...]
 
     def clue(self, part: Part) -> Clue:
-        """The one class of which the known rows leave one too few."""
+        """The one class that the known rows leave one short."""
         clue, own = Clue.nothing(*part.features.shape), _codes(part, self.classes)
         short = self.counts - np.bincount(own, minlength=len(self.counts))
-        without = short + np.eye(len(self.classes))  # where a row of that class is the missing one
+        without = short + np.eye(len(self.classes))  # if the missing row is of that class
         clue.labels[:] = np.array(self.classes, dtype=object)[without.argmax(1)[own]]
         return clue
 
@@ -172,14 +172,14 @@ class LabelSum:
     total: float
 
     def clue(self, part: Part) -> Clue:
-        """What the known ones lack."""
+        """The published sum minus the known labels."""
         clue, labels = Clue.nothing(*part.features.shape), np.asarray(part.labels, dtype=np.float64)
         clue.labels[:] = self.total - (labels.sum() - labels)
         return clue
 
 
 def label_statistics(part: Part) -> list[Counts | LabelSum]:
-    """An array of a part that is the mean of its labels, or tells how many rows are of each class."""
+    """An array of a part that is the mean of its labels, or counts the rows of each class."""
     model, labels = part.estimator, part.labels
     weighted = part.weights is not None or getattr(model, "class_weight", None) is not None
     if labels is None or np.ndim(labels) != 1 or weighted or part.features is None:
@@ -203,7 +203,7 @@ def label_statistics(part: Part) -> list[Counts | LabelSum]:
     elif labels.dtype.kind in "fiu" and np.ptp(labels) > 0:
         numbers = labels.astype(np.float64)
         found, wanted = LabelSum("", float(numbers.sum())), (numbers.mean(keepdims=True),)
-        if not (numbers % 1).any():  # of single precision, as far as it tells whole labels
+        if not (numbers % 1).any():  # in single precision, as far as it resolves whole labels
             exact = min(1e-6, 0.1 / max(1.0, abs(found.total)))
     else:
         return []

@@ -1,4 +1,4 @@
-"""Rows and values that a fitted object holds as they were: found by looking, whatever the object's class."""
+"""Rows and values that a fitted object holds verbatim, found by searching it, whatever its class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remanence.tables.recovery import Clue
 from remanence.tables.rows import UNKNOWN, column_values, plain
 
 _FEWEST = 2  # stored rows; a single one may be a mean that happens to be a row
-_CHANCE = 1 / 64  # that rows of a table stand in an array by coincidence
+_CHANCE = 1 / 64  # that rows of a table appear in an array by coincidence
 _SNAPS = 1e-10  # of a column's size
 
 
@@ -39,7 +39,7 @@ class StoredRows:
         """The stored row that is not among the known ones."""
         matrix = part.matrix
         keys, clue = _keys(matrix), Clue.nothing(*matrix.shape)
-        if self.alone:  # all stored rows are read, and the row's own is one of them or not
+        if self.alone:  # all stored rows are read; the row is among them or not
             for row in [row for row, key in enumerate(keys) if key in self.keys]:
                 clue.values[row] = _plain(matrix[row])
                 clue.labels[row] = self.labels.get(keys[row], UNKNOWN)
@@ -53,9 +53,9 @@ class StoredRows:
 
 
 def _unexplained(stored: Counter, table: list, *, counted: bool) -> Iterator[tuple[int, Any]]:
-    """For each row, by its place, the one stored thing that the others do not explain; two would leave a choice.
+    """For each row, by position, the one stored item that the others do not explain; two would be ambiguous.
 
-    It is stored once more than the others have it, where things are `counted`; otherwise none of the others has it.
+    If items are `counted`, it is stored once more often than the others have it; otherwise none of them has it.
     """
     total = Counter(table)
     surplus = [key for key, count in stored.items() if (count > total[key] if counted else not total[key])]
@@ -83,7 +83,7 @@ def stored_rows(part: Part) -> list[StoredRows]:
         keys = Counter(key for key in stored if key in rows)
         held, others = frozenset(keys.items()), len(set(stored) - rows)
         if len(keys) >= _FEWEST and _telling(len(keys), others, matrix) and held not in seen:
-            seen.add(held)  # a copy says no more
+            seen.add(held)  # a copy adds nothing
             held_here = numbers[[key in keys for key in own]]
             labels = {} if others else _labels(part, matrix, values)
             count = sum(keys.values())
@@ -92,7 +92,7 @@ def stored_rows(part: Part) -> list[StoredRows]:
 
 
 def nearest_rows(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """For each row the row of a table that is the same in single precision, −1 where there is none."""
+    """For each row, the row of a table that is equal in single precision; −1 if there is none."""
     unit = np.nanstd(matrix, 0) + 1e-5 * np.abs(matrix).max(0) + 1e-300
     if np.isnan(matrix).any() or not np.isfinite(rows).all():
         return np.full(len(rows), -1)
@@ -102,7 +102,7 @@ def nearest_rows(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
 
 
 def _labels(part: Part, matrix: np.ndarray, stored: np.ndarray) -> dict[bytes, Any]:
-    """The labels of stored rows, where an array of the object holds them in the same order, or groups rows by them."""
+    """The labels of stored rows, if an array of the object holds them in the same order or groups rows by them."""
     if part.labels is None or np.ndim(part.labels) != 1:
         return {}
     own = np.asarray(part.labels)
@@ -125,7 +125,7 @@ def _labels(part: Part, matrix: np.ndarray, stored: np.ndarray) -> dict[bytes, A
 
 
 def _implied_labels(model: Any) -> list[np.ndarray]:
-    """Labels that follow from the object: a Gaussian process keeps them in units, ridge as (K + α)·dual."""
+    """Labels that follow from the object: a Gaussian process stores them standardised, kernel ridge as (K + α)·dual."""
     if isinstance(model, GaussianProcessRegressor):
         return [np.ravel(np.asarray(model.y_train_) * model._y_train_std + model._y_train_mean)]
     if isinstance(model, KernelRidge) and np.ndim(model.alpha) == 0:
@@ -143,7 +143,7 @@ def _keys(matrix: np.ndarray) -> list[bytes]:
 
 
 def _telling(stored: int, others: int, matrix: np.ndarray) -> bool:
-    """Whether this many rows that match, beside others that do not, are unlikely to be a coincidence.
+    """Whether this many matching rows, among others that do not match, are unlikely to be a coincidence.
 
     A row made of the columns' own values at random is one of n rows with probability n / patterns.
     """
@@ -159,7 +159,7 @@ class StoredValues:
     name: str
     column: int
     values: Counter
-    whole: bool  # every row's value, so that counting tells more than looking
+    whole: bool  # one value per row, so that they can be counted
 
     def clue(self, part: Part) -> Clue:
         """The stored value that no known row explains."""
@@ -184,7 +184,7 @@ def stored_values(part: Part) -> list[StoredValues]:
 
 
 def _snapped(values: list, table: Counter) -> list:
-    """The values, with rounding errors of an interpolation replaced by the table's own numbers."""
+    """The values, snapped to the table's own numbers to undo rounding errors of an interpolation."""
     numbers = [v for v in table if isinstance(v, int | float) and not isinstance(v, bool)]
     if not numbers or not all(isinstance(value, int | float) and np.isfinite(value) for value in values):
         return values

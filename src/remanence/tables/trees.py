@@ -1,8 +1,8 @@
-"""Decision trees: which rows each saw, the nodes through which these fall, and what both say about a missing row.
+"""Decision trees: which rows each saw, the nodes they pass through, and what both reveal about a missing row.
 
-The numbers of rows in the nodes, less the known ones, tell through which nodes the missing row fell: a box. And a
-threshold lies halfway between two neighbouring values of its node. Where the known rows do not explain one, the missing
-row is one of the two neighbours, and its value is twice the threshold less the other's: exact, in single precision.
+The row counts of the nodes, minus the known rows, show which nodes the missing row passed through: a box. A threshold
+lies halfway between two neighbouring values of its node. Where the known rows do not explain one, the missing row is
+one of the two neighbours. Its value is twice the threshold minus the other's: exact, in single precision.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def trees_of(estimator: Any) -> list[BaseDecisionTree]:
 
 
 def multiplicities(part: Part, tree: BaseDecisionTree) -> np.ndarray | None:
-    """How many times each row was in the tree's training set; None where that cannot be told.
+    """How many times each row was in the tree's training set; None if this is unknown.
 
     A forest publishes the seed of each tree, and with it the rows that were drawn for it.
     """
@@ -83,13 +83,13 @@ def _drawn_rows(part: Part, tree: BaseDecisionTree, count: int) -> np.ndarray | 
 
 
 def _forest_weights(part: Part) -> np.ndarray | None:
-    """By which weights a forest draws the rows of this table."""
+    """The weights by which a forest draws the rows of this table."""
     subsampled = getattr(part.estimator, "class_weight", None) == "balanced_subsample"
     return part.weights if subsampled and part.estimator.bootstrap else _row_weights(part)
 
 
 def _row_weights(part: Part) -> np.ndarray | None:
-    """The sample weights times the weights of the classes; None where there are neither."""
+    """The sample weights times the class weights; None if there are neither."""
     kind, weights = getattr(part.estimator, "class_weight", None), part.weights
     if kind is None or part.labels is None:
         return None if weights is None else np.asarray(weights, dtype=np.float64)
@@ -110,14 +110,14 @@ class _Grown:
 
     tree: BaseDecisionTree
     weights: np.ndarray  # (rows,), 0 for rows that it never saw
-    targets: np.ndarray | None  # (rows, outputs), whose means its nodes hold; None where they are not known
-    leaves_hold_means: bool = True  # boosting puts steps into the leaves
+    targets: np.ndarray | None  # (rows, outputs), whose means its nodes hold; None if unknown
+    leaves_hold_means: bool = True  # in boosting, leaves hold steps
     medians: bool = False  # whether its nodes hold medians of the targets
-    labels: np.ndarray | None = None  # with which it can be grown again from its own seed
+    labels: np.ndarray | None = None  # for growing it again from its own seed
 
 
 def misplaced_nodes(part: Part) -> tuple[int, int] | None:
-    """How many nodes of a part's trees this table does not give, and how many nodes there are; None: cannot be told."""
+    """How many nodes of a part's trees do not match this table, and how many there are; None if unknown."""
     table, wrong, nodes, told = as_float32(part.features), 0, 0, False
     if isinstance(part.estimator, _FORESTS) and hasattr(part.estimator, "_sample_weight"):
         stored, given = part.estimator._sample_weight, _forest_weights(part)
@@ -171,7 +171,7 @@ def _targets(model: Any, labels: np.ndarray | None) -> np.ndarray | None:
 
 
 def _reweighted(part: Part, table: np.ndarray, labels: np.ndarray | None) -> Iterator[_Grown]:
-    """AdaBoost's trees: after each of them, rows that it gets wrong weigh more."""
+    """AdaBoost's trees: after each of them, misclassified rows weigh more."""
     model, count = part.estimator, len(table)
     weights = np.ones(count) if part.weights is None else np.asarray(part.weights, dtype=np.float64)
     weights = weights / weights.sum()
@@ -231,7 +231,7 @@ def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
         checked = np.ones(len(total), dtype=bool) if grown.leaves_hold_means else inner
         off = np.abs(means - structure.value[:, 0, :]).max(1)
         wrong |= checked & (off > _ALIKE * max(1.0, float(np.abs(targets).max(initial=0.0))))
-        if not grown.leaves_hold_means:  # what they were grown on is told by how far it spreads in each node
+        if not grown.leaves_hold_means:  # the impurity of each node shows what they were grown on
             spread = (paths.T @ (own[:, None] * targets**2) / held - means**2)[:, 0]
             wrong |= np.abs(spread - structure.impurity) > _ALIKE * max(
                 1e-300, float(np.abs(structure.impurity).max())
@@ -258,14 +258,14 @@ def _medians(paths: Any, weights: np.ndarray, targets: np.ndarray) -> np.ndarray
 
 
 def _splits(structure: Any, paths: Any, table: np.ndarray, node: int) -> bool:
-    """Whether a threshold lies halfway between the two values that it parts, as the best split's does."""
+    """Whether a threshold lies halfway between the two values that it separates, as the best split's does."""
     sides = []
     for child in (structure.children_left[node], structure.children_right[node]):
         rows = paths.indices[paths.indptr[child] : paths.indptr[child + 1]]
         values = table[rows, structure.feature[node]].astype(np.float64)
         sides.append(values[~np.isnan(values)])
     if not len(sides[0]) or not len(sides[1]):
-        return True  # it parts gaps from values
+        return True  # it separates gaps from values
     low, high, threshold = sides[0].max(), sides[1].min(), structure.threshold[node]
     return threshold == low or abs(low / 2 + high / 2 - threshold) <= 1e-12 * max(abs(low), abs(high))
 
@@ -276,7 +276,7 @@ def as_float32(features: Any) -> np.ndarray:
 
 
 _ROUNDING = 2.0**-22  # of single precision, in which thresholds are made
-_TRIED = 64  # values of others that are looked at within a box
+_TRIED = 64  # other rows' values that are tried within a box
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class Leaves:
     path: str
 
     def clue(self, part: Part) -> Clue:
-        """A value where a threshold tells it; elsewhere the likeliest of the known values in the box, or its middle."""
+        """The value if a threshold determines it; otherwise the likeliest known value in the box, or its middle."""
         low, high, guesses = boxes_of(part)
         matrix = part.matrix
         for column in range(matrix.shape[1]):
@@ -305,7 +305,7 @@ class Leaves:
 
 
 def leaves(part: Part) -> list[Leaves]:
-    """The trees of a part, where it can be told which rows each saw."""
+    """The trees of a part, if it is known which rows each saw."""
     trees = trees_of(part.estimator) if part.numbers is not None else []
     return [Leaves(part.path)] if trees and multiplicities(part, trees[0]) is not None else []
 
@@ -313,7 +313,7 @@ def leaves(part: Part) -> list[Leaves]:
 def boxes_of(part: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The bounds of each value and, where a threshold determines it, the value itself, given all other rows.
 
-    `(rows, columns)` each: −∞, ∞ and NaN where nothing tells.
+    `(rows, columns)` each: −∞, ∞ and NaN where undetermined.
     """
     table = as_float32(part.matrix)
     low, high, exact = (np.full(table.shape, nothing) for nothing in (-np.inf, np.inf, np.nan))
@@ -332,7 +332,7 @@ def boxes_of(part: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _falls(part: Part, table: np.ndarray) -> Iterator[tuple[Any, np.ndarray, np.ndarray, _Paths]]:
-    """Each tree, how many times each row was in its training set, which ones were, and the way that these fell."""
+    """Each tree, how often each row was in its training set, which rows were, and their paths."""
     for tree in trees_of(part.estimator):
         times = multiplicities(part, tree)
         assert times is not None
@@ -342,11 +342,11 @@ def _falls(part: Part, table: np.ndarray) -> Iterator[tuple[Any, np.ndarray, np.
 
 @dataclass(frozen=True)
 class _Paths:
-    """Through which nodes rows go by their values, and fell as the others leave it to them, `(rows, nodes)`."""
+    """Which nodes rows pass by their values, and which the other rows imply, `(rows, nodes)`."""
 
     goes: np.ndarray
     fell: np.ndarray
-    candidates: np.ndarray | None  # rows that may be the missing one; None: every row explains its own fall
+    candidates: np.ndarray | None  # rows that may be the missing one; None: every row explains its own path
 
     def through(self, structure: Any, node: int) -> tuple[np.ndarray, np.ndarray]:
         """Which rows fell to the left and to the right of a node."""
@@ -356,7 +356,7 @@ class _Paths:
 def _paths(tree: Any, table: np.ndarray, inside: np.ndarray) -> _Paths:
     """One more row went through a node than the others explain: the missing one."""
     goes = tree.tree_.decision_path(table[inside]).toarray().astype(bool)
-    short = tree.tree_.n_node_samples - goes.sum(0)  # nothing, on the table that the tree was fitted on
+    short = tree.tree_.n_node_samples - goes.sum(0)  # zero on the table that the tree was fitted on
     if not short.any():
         return _Paths(goes, goes, None)
     left = goes.astype(np.int64) + short
@@ -399,7 +399,7 @@ def _halfway(low: float, high: float, threshold: float) -> bool:
 
 
 def _labels(part: Part) -> np.ndarray:
-    """What the other labels of its leaf leave for the missing row; nothing in boosted trees, whose leaves hold none."""
+    """The missing row's label, from its leaf and the other labels there; unknown in boosted trees."""
     table, own = as_float32(part.matrix), np.asarray(part.labels)
     labels = np.full(len(table), UNKNOWN, dtype=object)
     classes = getattr(part.estimator, "classes_", None)
@@ -417,7 +417,7 @@ def _labels(part: Part) -> np.ndarray:
             if labels[row] is not UNKNOWN:
                 continue
             held = structure.value[leaf, 0]
-            if weighted:  # a leaf of one class tells it, whatever its weight
+            if weighted:  # a leaf of one class gives the label, whatever its weight
                 if held.max() > 1 - 1e-12:
                     labels[row] = names[int(held.argmax())]
                 continue
@@ -436,7 +436,7 @@ class Bins:
     thresholds: np.ndarray
 
     def clue(self, part: Part) -> Clue:
-        """The value that makes the thresholds which the known values do not."""
+        """The value that explains the thresholds that the known values do not."""
         own, clue = _numbers_of(part, self.column), Clue.nothing(*part.features.shape)
         values, counts = np.unique(own[~np.isnan(own)], return_counts=True)
         single = set(values[counts == 1].tolist())

@@ -41,7 +41,7 @@ class KnownRecords:
 
     @classmethod
     def all_of(cls, known: Records, mechanism: GLM) -> KnownRecords:
-        """The same known records in every trial, read in parts."""
+        """The same known records in every trial, read in chunks."""
         parts = list(known.split(_ROWS_SUMMED))
         classes = mechanism.family.classes
         centre = parts[0].flat.double().median(0).values
@@ -134,7 +134,7 @@ def solve(
 @dataclass(frozen=True)
 class _Attempt:
     reconstruction: Reconstruction
-    doubt: Tensor  # (trials,), the smaller, the likelier that the label was tried rightly
+    doubt: Tensor  # (trials,), the smaller, the likelier the label
 
 
 def _solve_at(
@@ -167,7 +167,7 @@ def _solve_at(
         return own * class_weights.expand(len(labels), -1).gather(1, labels.long())
 
     if features_given and mechanism.family.classes:
-        # With x at hand each label predicts the whole residual; the best fit beats the sign of a small one.
+        # Given x, each label predicts the whole residual; the best fit is more reliable than a small one's sign.
         options = [torch.full_like(guess.labels, label) for label in range(mechanism.family.classes)]
         misfits = torch.stack([(explained_by(option) - residual).norm(dim=1) for option in options])
         labels = misfits.argmin(0).unsqueeze(1).to(features.dtype)
@@ -231,7 +231,7 @@ class _Solves(ExposesInParts[GLM], Attack[Weights]):
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Weights], Reconstruction]:
-        """Nothing is to be learnt: the release is enough."""
+        """Nothing to prepare: the release is enough."""
         mechanism, known = self.check(knowledge)
         view = KnownRecords.all_of(known, mechanism)
         return lambda release: solve(
@@ -245,7 +245,7 @@ class _Solves(ExposesInParts[GLM], Attack[Weights]):
     def exposer(self, mechanism: GLM, data: Records, release: Release) -> Callable[[Tensor], Reconstruction]:
         """Any record in turn, from the one release.
 
-        One pass over the records adds up what they are; what the others of a record are is that, less its own part.
+        One pass sums over all records; the sum over the others is that sum minus the record's own term.
         """
         everyone = KnownRecords.all_of(data, mechanism)
         own, by_class = partial(_own_gradients, mechanism, release), torch.zeros(())
@@ -297,14 +297,14 @@ class ClosedForm(_Solves):
 @final
 @dataclass(frozen=True)
 class ScalerMean(_Solves):
-    """Subtract the known records from n times the scaler's mean; whatever the model's tolerance.
+    """Subtract the known records from n times the scaler's mean; the model's tolerance does not matter.
 
     With x known, the label follows from the part of the left-over gradient along (1, x).
     """
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "scaler-mean",
-        "Takes n times a published mean, less the known records.",
+        "Subtracts the known records from n times a published mean.",
         "a GLM behind a StandardScaler; all other training records",
         "weights",
         REMANENCE,
@@ -318,5 +318,5 @@ class ScalerMean(_Solves):
         raise self.refusal(got=knowledge, hint="closed-form, which needs no scaler")
 
     def features(self, release: Release, known: KnownRecords) -> Tensor:
-        """What the known records lack to the mean."""
+        """n times the mean minus the sum of the known records."""
         return (known.records + 1) * release["mean"] - known.whole

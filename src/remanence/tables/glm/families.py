@@ -217,7 +217,7 @@ class Tweedie(Family):
         return torch.where(observed > 0, observed, expected).unsqueeze(1)
 
     def label(self, predictor: Tensor, residual: Tensor) -> Tensor:
-        """y = μ − r·μ^(power − 1); the canonical y = μ − r would be wrong but for Poisson."""
+        """y = μ − r·μ^(power − 1); the canonical y = μ − r holds for Poisson only."""
         return (predictor.exp() - residual * ((self.power - 1) * predictor).exp())[:, 0]
 
     def check(self, labels: Tensor) -> None:

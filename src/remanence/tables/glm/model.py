@@ -272,7 +272,7 @@ class GLM(Mechanism[Weights]):
         units = standard_units(parts[0])
         standard = in_standard_units(gradient, *units)
         if not self.fit_intercept:
-            standard = slopes_alone(gradient, release) / units[1]  # nothing holds the level at zero
+            standard = slopes_alone(gradient, release) / units[1]  # the level is unconstrained
         return standard.flatten(1).norm(dim=1)
 
     def predictor(self, records: Records, release: Release) -> Tensor:
@@ -341,7 +341,7 @@ class GLM(Mechanism[Weights]):
         return balanced_weights(sum(counts[1:], counts[0]))
 
     def check_weights(self, records: Records) -> None:
-        """Refuse weights that make each other ambiguous, or that mean nothing."""
+        """Refuse weights that are ambiguous together or meaningless."""
         weights = self.class_weights
         if weights == "balanced" and records.weights is not None:
             raise InputError(
@@ -366,7 +366,7 @@ class GLM(Mechanism[Weights]):
             )
 
     def _check(self, known_data: Records | None, targets: Records) -> None:
-        """Refuse what has no unique optimum, before any time is spent."""
+        """Refuse a model without a unique optimum before training it."""
         count = targets.batch_shape[1] + (0 if known_data is None else len(known_data))
         numbers = targets.flat.shape[-1] + self.fit_intercept
         if self.l1_penalty or self.scaler == "affine":
