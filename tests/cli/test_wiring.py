@@ -198,7 +198,7 @@ class TestAttacks:
         nn.functional.cross_entropy(model(inputs), torch.arange(batch)).backward()
         gradient = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         layers = leak_map(model, gradient, precision=2.2e-16)
-        assert [layer.rank for layer in layers] == [batch, batch]
+        assert [layer["rank"] for layer in layers] == [batch, batch]
 
 
 class TestGuesses:
