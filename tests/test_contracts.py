@@ -81,6 +81,7 @@ GAMES = {
     "closed-form": [
         LeaveOneOut(GLM(Logistic()), synthetic()),
         LeaveOneOut(GLM(Multinomial(3), class_weights="balanced"), synthetic(classes=3)),
+        LeaveOneOut(GLM(Logistic(), fit_intercept=False), synthetic()),
         LeaveOneOut(GLM(Gaussian(), scaler="mean"), synthetic()),
     ],
     "scaler-mean": [

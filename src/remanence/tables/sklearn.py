@@ -243,10 +243,10 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
 
 def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray, mean_leaks: bool) -> None:
     width = matrix.shape[1] + bool(getattr(model, "fit_intercept", True))
-    if not mechanism.fit_intercept and not mean_leaks:
+    if not mechanism.fit_intercept and not mechanism.family.classes and not mean_leaks:
         raise InputError(
             "Without an intercept the equations give a record only up to a factor.",
-            needs="an intercept, or a StandardScaler in front",
+            needs="an intercept, a StandardScaler in front, or classes",
             got=f"{type(model).__name__} with fit_intercept=False",
             hint="audit a fit with an intercept; this one is not safe, only harder to read",
         )

@@ -1,4 +1,13 @@
-"""The missing record of a generalised linear model in closed form (Balle et al. 2022, Theorem 1)."""
+"""The missing record of a generalised linear model in closed form.
+
+Without an intercept the left-over gradient −w r ⊗ x is known only as a product. For each label the
+scale τ with −w r = τ u and x = v / τ must satisfy the family's own r = r(θ·x, y): one equation in
+one unknown. Only the label's own entry of −w r is positive, so from three classes on the label is
+known beforehand. For two classes (x, 1) and (−x, 0) explain the release equally well; and the
+equation can have two solutions. Among those, one that completes the known records to the scaler's mean
+is certain, or to a mean of zero without a scaler (data are often centred before training); otherwise
+the one closest to the known records of its class is taken.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +31,11 @@ from remanence.tables.glm.model import GLM, balanced_weights, class_counts, in_s
 
 _ROWS_SUMMED = 2**14  # records that are added up at once
 _NUMBERS_AT_ONCE = 2**19  # of the gradients that are solved for at once: some twenty tensors of this size
+_GRID = 256  # scales that are tried for each record without an intercept
+_BISECTIONS = 60
+_ROOTS = 3  # the equation has one or two in all cases seen
+_ACCEPTED_MISFIT = 1e-3
+_CENTRED = 1e-6  # per record, in standard units
 
 GradientOfKnown = Callable[[Tensor | None], Tensor]  # class weights → (trials, outputs, 1 + features)
 
@@ -38,6 +52,7 @@ class KnownRecords:
     total: Tensor  # (., features)
     squares: Tensor  # (., features)
     counts: Tensor | None  # (., classes)
+    class_sums: Tensor | None  # (., classes, features)
 
     @classmethod
     def all_of(cls, known: Records, mechanism: GLM) -> KnownRecords:
@@ -46,21 +61,26 @@ class KnownRecords:
         classes = mechanism.family.classes
         centre = parts[0].flat.double().median(0).values
         total, squares = centre.new_zeros(2, 1, len(centre))
-        counts = centre.new_zeros(1, classes).long() if classes else None
+        counts, sums = centre.new_zeros(1, classes).long(), centre.new_zeros(1, classes, len(centre))
         for part in parts:
-            offsets = part.flat.double() - centre
+            flat, labels = part.flat.double(), part.labels.long()
+            offsets = flat - centre
             total, squares = total + offsets.sum(0), squares + offsets.square().sum(0)
-            if counts is not None:
-                counts = counts + class_counts(part.labels, classes)
-        return cls(len(known), centre, total, squares, counts)
+            if classes:
+                counts = counts + class_counts(labels, classes)
+                sums = sums.index_add(1, labels, flat[None])
+        return cls(len(known), centre, total, squares, *((counts, sums) if classes else (None, None)))
 
     def without_each(self, records: Records) -> KnownRecords:
         """In trial i all but the i-th of these."""
-        offsets, counts = records.flat.double() - self.centre, self.counts
-        if counts is not None:
-            counts = counts - one_hot(records.labels.long(), counts.shape[-1])
+        flat = records.flat.double()
+        offsets = flat - self.centre
+        counts, sums = self.counts, self.class_sums
+        if counts is not None and sums is not None:
+            own = one_hot(records.labels.long(), counts.shape[-1])
+            counts, sums = counts - own, sums - own.unsqueeze(-1) * flat.unsqueeze(1)
         total, squares = self.total - offsets, self.squares - offsets.square()
-        return KnownRecords(self.records - 1, self.centre, total, squares, counts)
+        return KnownRecords(self.records - 1, self.centre, total, squares, counts, sums)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -77,6 +97,16 @@ class KnownRecords:
     def whole(self) -> Tensor:
         """The sum of each feature, `(., features)`."""
         return self.total + self.records * self.centre
+
+    def distance(self, features: Tensor, labels: Tensor, shift: Tensor) -> Tensor:
+        """How far records are from their class; −1 where they complete the data to the mean `shift`, `(trials,)`."""
+        assert self.counts is not None
+        assert self.class_sums is not None
+        means = (self.class_sums / self.counts.clamp(min=1).unsqueeze(-1)).expand(len(labels), -1, -1)
+        own = means[torch.arange(len(labels), device=labels.device), labels]
+        count = self.records + 1
+        completes = ((self.whole + features - count * shift) / self.scale).norm(dim=1) < _CENTRED * count
+        return ((features - own) / self.scale).norm(dim=1).masked_fill(completes, -1.0)
 
 
 def _own_gradients(mechanism: GLM, release: Release, records: Records) -> Tensor:
@@ -123,7 +153,7 @@ def solve(
         counts[..., label] += 1
         impossible = (counts == 0).any(-1)  # all classes were there when the model was trained
         weights = balanced_weights(counts.clamp(min=1))
-        attempt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights, features)
+        attempt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights, features, label)
         # A solution that contradicts the label it was solved for does not count.
         wrong = (attempt.reconstruction.records.labels[:, 0] != label) | impossible
         attempts.append(_Attempt(attempt.reconstruction, attempt.doubt.masked_fill(wrong, torch.inf)))
@@ -144,12 +174,13 @@ def _solve_at(
     gradient: Tensor,
     class_weights: Tensor | None,
     features: Tensor | None,
+    only_label: int | None = None,
 ) -> _Attempt:
     left_over = gradient + mechanism.penalty_gradient(release)  # −w r (1, x): (trials, outputs, 1 + features)
-    features_given, strength = features is not None, torch.empty(0)
+    features_given, strength, distance = features is not None, torch.empty(0), None
     if features is not None:
         residual = _residual_along(features, left_over, known, mechanism, release)
-    else:
+    elif mechanism.fit_intercept:
         # Every output has its own −w r_k (1, x). Their best common x under equal noise is the leading
         # right singular vector; the leading left one says how to add them up.
         standard = in_standard_units(left_over, known.mean.unsqueeze(1), known.scale.unsqueeze(1))
@@ -157,6 +188,12 @@ def _solve_at(
         mixed = torch.einsum("tk,tko->to", mixing, left_over)
         features, strength = mixed[:, 1:] / mixed[:, :1], mixed[:, 0].abs()
         residual = -left_over[..., 0]
+    else:
+        slopes = slopes_alone(left_over, release)  # −w r (x − mean)
+        features, residual, distance = _without_intercept(
+            mechanism, release, slopes, known, class_weights, only_label
+        )
+        strength = residual.norm(dim=1)
     guess = Records(features.unsqueeze(1), torch.zeros_like(features[:, :1]))
     predictor = mechanism.predictor(guess, release)  # (trials, outputs, 1)
 
@@ -180,7 +217,10 @@ def _solve_at(
         sensitivity = (1 + size.square()).sqrt() / (strength * size)
     diagnostics = {"residual": residual.norm(dim=1), "misfit": misfit}
     records = Records(guess.features, labels)
-    return _Attempt(Reconstruction(records, sensitivity, diagnostics), misfit)
+    # Without an intercept every label has a solution that fits; only the known records tell them apart.
+    return _Attempt(
+        Reconstruction(records, sensitivity, diagnostics), misfit if distance is None else distance
+    )
 
 
 def _residual_along(
@@ -211,6 +251,92 @@ def _choose(options: list[Reconstruction], best: Tensor) -> Reconstruction:
         pick(sensitivities) if sensitivities else None,
         {name: pick([option.diagnostics[name] for option in options]) for name in options[0].diagnostics},
     )
+
+
+def _without_intercept(
+    mechanism: GLM,
+    release: Release,
+    left_over: Tensor,
+    known: KnownRecords,
+    class_weights: Tensor | None,
+    only_label: int | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Features `(trials, features)` and weighted residuals `(trials, outputs)` of the missing record.
+
+    Last comes its distance from the known records of its class, infinite where nothing was found.
+    `only_label` rules out the other labels.
+    """
+    trials, outputs, _ = left_over.shape
+    shift = release.tensors.get("mean", left_over.new_zeros(1, left_over.shape[-1]))
+    left, sizes, right = torch.linalg.svd(left_over, full_matrices=False)
+    direction, mixing = right[:, 0] * sizes[:, :1], left[..., 0]
+    if outputs > 1:
+        # One entry of −w r is positive and the others are negative: turn `mixing` to look like that.
+        flip = (mixing > 0).sum(1, keepdim=True) > 1
+        direction, mixing = direction.where(~flip, -direction), mixing.where(~flip, -mixing)
+        hypotheses = [(mixing.argmax(1), torch.ones_like(mixing[:, 0]))]
+    else:
+        signs = mixing[:, 0].sign()
+        zeros = torch.zeros_like(signs, dtype=torch.int64)
+        hypotheses = [(zeros, -signs), (zeros + 1, signs)]
+
+    best_distance = left_over.new_full((trials,), torch.inf)
+    best_tau = torch.ones_like(best_distance)
+    for labels, sign in hypotheses:
+        allowed = torch.ones_like(labels, dtype=torch.bool) if only_label is None else labels == only_label
+        weight = torch.ones_like(sign)
+        if class_weights is not None:
+            weight = class_weights.expand(trials, -1).gather(1, labels[:, None])[:, 0]
+
+        residual = partial(_residual, mechanism, release, direction, shift, labels, weight)
+        gap = partial(_gap, residual, mixing)
+        magnitudes = torch.logspace(-7, 0.2, _GRID, dtype=torch.float64, device=left_over.device)
+        grid = magnitudes * (sign * weight).unsqueeze(1)
+        values = gap(grid)
+        crossing = values[:, 1:].sign() != values[:, :-1].sign()
+        rank = crossing.cumsum(1)
+        for root in range(1, _ROOTS + 1):
+            here = crossing & (rank == root)
+            exists, column = here.any(1), here.int().argmax(1, keepdim=True)
+            if not exists.any():
+                break
+            tau = _bisect(gap, *(t.gather(1, column) for t in (grid[:, :-1], grid[:, 1:], values)))
+            found, wanted = residual(tau)[..., 0], -tau * mixing
+            misfit = (found - wanted).norm(dim=1) / wanted.norm(dim=1)
+            distance = known.distance(direction / tau + shift, labels, shift)
+            usable = allowed & exists & (misfit < _ACCEPTED_MISFIT) & (distance < best_distance)
+            best_distance = distance.where(usable, best_distance)
+            best_tau = tau[:, 0].where(usable, best_tau)
+    return direction / best_tau.unsqueeze(1) + shift, -best_tau.unsqueeze(1) * mixing, best_distance
+
+
+def _residual(
+    mechanism: GLM,
+    release: Release,
+    direction: Tensor,
+    shift: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    tau: Tensor,
+) -> Tensor:
+    """What the records direction / τ + shift with these labels leave in the gradient, `(trials, outputs, points)`."""
+    features = direction.unsqueeze(1) / tau.unsqueeze(-1) + shift.unsqueeze(1)
+    guesses = Records(features, labels[:, None].expand_as(tau))
+    own = mechanism.family.residual(mechanism.predictor(guesses, release), guesses.labels)
+    return own * weight[:, None, None]
+
+
+def _gap(residual: Callable[[Tensor], Tensor], mixing: Tensor, tau: Tensor) -> Tensor:
+    """Zero where τ is consistent with the model, `(trials, points)`."""
+    return torch.einsum("tk,tkp->tp", mixing, residual(tau)) + tau
+
+
+def _bisect(gap: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, at_low: Tensor) -> Tensor:
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        same = gap(middle).sign() == at_low.sign()
+        low, high = middle.where(same, low), high.where(same, middle)
+    return (low + high) / 2
 
 
 _INSTEAD = "retrain-and-compare, if there is a shortlist of candidates"
@@ -252,7 +378,7 @@ class _Solves(ExposesInParts[GLM], Attack[Weights]):
         for part in data.split(_ROWS_SUMMED):
             by_class = by_class + _by_class(mechanism, own(part), part.labels.long())
         each = mechanism.family.outputs * (1 + data.flat.shape[-1])
-        rows = max(1, _NUMBERS_AT_ONCE // each)
+        rows = max(1, _NUMBERS_AT_ONCE // (each if mechanism.fit_intercept else each * _GRID))
 
         def find(places: Tensor) -> Reconstruction:
             found = []
@@ -280,15 +406,17 @@ class ClosedForm(_Solves):
     )
 
     def check(self, knowledge: Knowledge) -> tuple[GLM, Records]:
-        """A GLM with an intercept, and all other records."""
+        """A GLM, all other records, and an intercept or a label with few values."""
         mechanism, known = knowledge.mechanism, knowledge.known_data
         if not isinstance(mechanism, GLM) or known is None:
             raise self.refusal(got=knowledge, hint=_INSTEAD)
         mechanism.check_weights(known)
-        if not mechanism.fit_intercept:
+        weighted = known.weights is not None
+        if not mechanism.fit_intercept and (not mechanism.family.classes or weighted):
             raise self.refusal(
-                needs="an intercept: without one, the record is known only up to a factor",
-                got=f"{mechanism.family.name} without an intercept",
+                needs="an intercept, or classes and no record weights: without one, x is known up to a "
+                "scale that depends on the label and the weight",
+                got=f"{mechanism.family.name} without an intercept" + (", with weights" if weighted else ""),
                 hint=_INSTEAD,
             )
         return mechanism, known
