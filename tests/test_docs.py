@@ -159,7 +159,7 @@ def test_a_number_in_prose_is_what_its_command_prints(command, run, tmp_path):
 
 
 def test_zero_of_twenty_leaves_what_the_page_says():
-    assert "Zero of 20 leaves 168 in 1000 possible" in (ROOT / "docs" / "reading.md").read_text()
+    assert "Zero successes in 20 trials still allow 168 in 1000" in (ROOT / "docs" / "reading.md").read_text()
     assert SuccessRate(0, 20).upper == pytest.approx(0.168, abs=5e-4)
 
 

@@ -3,7 +3,7 @@
 # Your own training goes here: the loop stays as it is, inside `with record(...)`.
 python recorded_run.py
 
-# Every step was made again, so a proof caps every attack. Exit code 0 is PROTECTED.
+# Every step was replayed, so a proof caps every attack. Exit code 0 is PROTECTED.
 remanence run recording --max-success 0.4 --out private
 #> PROTECTED recording
 #> Proven: no attack exceeds 288 in 1000 for one record.
