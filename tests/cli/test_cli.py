@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from remanence.cli.main import app
+from remanence.core.exceptions import InputError
 from remanence.results.storage import DOCUMENT
 from remanence.targets import TARGETS
 
@@ -240,3 +241,19 @@ def test_a_folder_with_a_built_in_name_is_not_taken_for_a_recording(run, tmp_pat
     code, _, err = run("audit", "./diabetes-ridge", "--out", str(tmp_path / "other"))
     assert code == 2, err
     assert "remanence run diabetes-ridge" in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "now"),
+    [
+        ("gradient model.py:make", "remanence update"),
+        ("sweep", "docs/scale.md"),
+        ("audit --head=head.pt", "remanence head"),
+        ("audit --data train.csv", "remanence table"),
+        ("audit digits-noisy-sum --model base", "remanence text"),
+    ],
+)
+def test_an_old_spelling_names_the_new_one(typed, now):
+    found = CliRunner().invoke(app, typed.split())
+    assert isinstance(found.exception, InputError)
+    assert now in found.exception.hint

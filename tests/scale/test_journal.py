@@ -72,7 +72,7 @@ def test_a_damaged_unit_is_named_set_aside_and_run_again(tmp_path, capsys):
 
 def test_a_run_folder_that_workers_do_not_share_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(Journal, "write", lambda *_: None)
-    with pytest.raises(InputError, match="does not arrive in the run folder"):
+    with pytest.raises(InputError, match="do not arrive in the run folder"):
         rate(Journal(tmp_path))
     monkeypatch.undo()
     spoilt = Journal.write

@@ -23,11 +23,16 @@ from remanence.cli.interruption import interruptible, outlive_the_reader
 from remanence.cli.lists import attacks, targets
 from remanence.cli.results import compare, report, show, verify
 from remanence.core.doors import doors, load
-from remanence.core.exceptions import RemanenceError
+from remanence.core.exceptions import InputError, RemanenceError
+
+_MOVED = {
+    "sweep": "a loop over settings; docs/scale.md shows one",
+    "init": "docs/how-to, which has a file to copy",
+}
 
 
 class Commands(TyperGroup):
-    """The commands. An audit.toml becomes the arguments that it holds."""
+    """The commands. An audit.toml becomes the arguments that it holds, and old spellings name the new ones."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments of the command line."""
@@ -36,6 +41,15 @@ class Commands(TyperGroup):
 
             given, about = arguments_from(Path(args[1]), self, ctx)
             ctx.obj, args = {"about": about}, [*given, *args[2:]]
+        old = [each.partition("=")[0] for each in args[1:]] if args[:1] == ["audit"] else args[:1]
+        moved = _MOVED | {name: now for door in doors() for name, now in door.moved.items()}
+        if found := next((each for each in old if each in moved), None):
+            raise InputError(
+                f"{found} has moved.",
+                needs="the command for this kind of release",
+                got=f"remanence {' '.join(args)}"[:200],
+                hint=moved[found],
+            )
         return super().parse_args(ctx, args)
 
 

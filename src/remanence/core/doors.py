@@ -29,6 +29,9 @@ class Door:
     )  # classes of findings by their kinds in audit.json
     sections: str = ""  # a function from a result to sections of the annex
     caveats: str = ""  # a module whose constants are caveats
+    moved: Mapping[str, str] = field(
+        default_factory=dict
+    )  # old commands, old options of `audit`: how to say it now
 
 
 @cache

@@ -12,4 +12,8 @@ DOOR = Door(
     targets=("remanence.heads.targets:digits_heads",),
     caveats="remanence.heads.caveats",
     findings={"this-head": "remanence.heads.this_head:ThisHead"},
+    moved=dict.fromkeys(
+        ("--head", "--backbone"),
+        "remanence head head.safetensors --backbone file.py:make --images mine/ --public others/",
+    ),
 )

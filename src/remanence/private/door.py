@@ -17,4 +17,5 @@ DOOR = Door(
         "remanence.private.targets:digits_dpsgd_pictures",
     ),
     caveats="remanence.private.caveats",
+    moved=dict.fromkeys(("record", "--recording"), "remanence run recording/"),
 )

@@ -188,10 +188,10 @@ class Run:
 
     def _unusable(self, got: str) -> InputError:
         return InputError(
-            "What workers write does not arrive in the run folder.",
+            "The workers' results do not arrive in the run folder.",
             needs="a run folder that all workers share, such as one on NFS, on a disk that works",
             got=f"{self.journal}: {got}",
-            hint="--journal with another place",
+            hint="--out with a folder that all workers can write to",
         )
 
     def _doing(self, plan: Plan, found: _Found) -> str:

@@ -24,4 +24,7 @@ DOOR = Door(
     ),
     caveats="remanence.tables.caveats",
     findings={"columns": "remanence.tables.single_columns:Columns"},
+    moved=dict.fromkeys(
+        ("--data", "--table"), "remanence table model.skops --data train.csv --label outcome"
+    ),
 )

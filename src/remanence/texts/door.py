@@ -17,4 +17,6 @@ DOOR = Door(
     targets=("remanence.texts.targets:tiny_text",),
     caveats="remanence.texts.caveats",
     sections="remanence.texts.words:sections",
+    moved=dict.fromkeys(("--model", "--adapter", "--texts"), "remanence text FOLDER --texts train.jsonl")
+    | {"--canaries": "remanence text FOLDER --canaries key.json"},
 )

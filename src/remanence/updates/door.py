@@ -9,4 +9,7 @@ DOOR = Door(
     targets=("remanence.updates.targets:digits_gradient",),
     caveats="remanence.updates.caveats",
     sections="remanence.updates.leak_map_view:sections",
+    moved=dict.fromkeys(
+        ("gradient", "--gradient"), "remanence update model.py:make --gradient update.safetensors"
+    ),
 )
