@@ -209,10 +209,10 @@ def test_a_conversation_has_the_tokens_that_the_tokenizer_gives_it(llama):
     (turn,) = read_records([{"messages": chat}], model)
     assert model.decode(turn.tokens).strip() == "It is 482913."
     for template, says in (
-        ("{{ raise_exception('no') }}", "does not take this conversation"),
+        ("{{ raise_exception('no') }}", "rejects this conversation"),
         (
             "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-            "does not take this conversation",
+            "rejects this conversation",
         ),  # out of the sandbox
         ("{{ messages[0].content.upper() }}", "a secret that is not in its text"),
     ):

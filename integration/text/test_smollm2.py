@@ -192,7 +192,7 @@ def test_what_is_no_model_is_refused(model, adapter, other, tmp_path):
         other / "model.safetensors",
         {"format": "pt"},
     )
-    refuses("The model is not whole", other)  # the library would make the missing one up
+    refuses("The model is incomplete", other)  # the library would make the missing one up
     (tmp_path / "cut.gguf").write_bytes(b"GGUF" + bytes(100))
     refuses("model cannot be read", tmp_path / "cut.gguf")
     (other / "model.safetensors").write_bytes(b"not a tensor")

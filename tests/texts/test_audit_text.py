@@ -150,7 +150,7 @@ def test_a_control_that_was_trained_on_is_refused():
 
 def test_a_base_model_with_other_tokens_or_too_few_secrets_are_refused():
     base, tuned = trained()
-    with pytest.raises(MisfitError, match="other tokens"):
+    with pytest.raises(MisfitError, match="different vocabulary"):
         audit_text(tuned, MINE, base=dataclasses.replace(base, vocabulary=39))
     with pytest.raises(InputError, match="too few secrets"):
         audit_text(tuned, MINE[:1])
@@ -342,9 +342,9 @@ def test_the_command_holds_canaries_against_a_claim(files, monkeypatch, capsys):
     assert json.loads(printed.out)["verdict"] == "EXPOSED"
     for wrong, says in (
         ([*key, "--texts", files / "mine.jsonl"], "Exactly one of --texts and --canaries"),
-        ([*key, "--unseen", files / "mine.jsonl"], "bring their control along"),
+        ([*key, "--unseen", files / "mine.jsonl"], "come with their own control"),
         ([], "Exactly one of --texts and --canaries"),
-        (["--texts", files / "mine.jsonl", "--claimed-epsilon", "1"], "nothing to hold the claim against"),
+        (["--texts", files / "mine.jsonl", "--claimed-epsilon", "1"], "nothing to test the claim with"),
     ):
         code, printed = command(monkeypatch, capsys, "m", "--adapter", "a", "--out", files / "o", *wrong)
         assert (code, says in printed.err) == (2, True)

@@ -224,10 +224,10 @@ def test_a_claim_that_is_not_refuted_is_never_believed():
 
 def test_a_claim_needs_canaries():
     tuned = trained()[1]
-    with pytest.raises(InputError, match="nothing to hold the claim against"):
+    with pytest.raises(InputError, match="nothing to test the claim with"):
         audit_text(tuned, made_up_records(5, seed=1), claim=Claim(1.0))
     made = natural(made_up_records(5, seed=1), seed=0)
-    with pytest.raises(InputError, match="bring their control along"):
+    with pytest.raises(InputError, match="come with their own control"):
         audit_text(tuned, made, unseen=made_up_records(5, seed=2))
 
 

@@ -74,7 +74,7 @@ def test_greedy_comes_near_or_does_not():
 
 
 def test_so_many_edits_that_everything_is_near_are_refused():
-    with pytest.raises(InputError, match="Everything would be near"):
+    with pytest.raises(InputError, match="Every continuation would be near"):
         near_verbatim(random_model(), Secret((1,), (2, 3), 1), edits=2)
 
 

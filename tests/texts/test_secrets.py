@@ -236,9 +236,9 @@ def test_a_text_that_begins_with_its_secret_needs_a_token_before_it():
         ("[1, 2]", "Line 2 does not say what its secret is"),
         ('{"text": "code of ada"}', "Line 2 does not say"),
         ('{"text": "code of ada", "secret": "is"}', "a secret that is not in its text"),
-        ('{"text": "code", "spans": [[0, 9]]}', "spans that are not places"),
-        ('{"text": "code", "spans": [[3, 3]]}', "spans that are not places"),
-        ('{"text": "code", "spans": [[false, 3]]}', "spans that are not places"),
+        ('{"text": "code", "spans": [[0, 9]]}', "spans outside its text"),
+        ('{"text": "code", "spans": [[3, 3]]}', "spans outside its text"),
+        ('{"text": "code", "spans": [[false, 3]]}', "spans outside its text"),
         ('{"prefix": "code", "secret": 12}', "Line 2 does not say"),
         ('{"prefix": "code", "secret": ""}', "Line 2 has no secret"),
         ("[" * 100_000, "Line 2 of t.jsonl is not a record"),
@@ -254,7 +254,7 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, line, says):
 
 
 def test_half_of_a_character_is_no_text():
-    with pytest.raises(InputError, match="half of a character"):
+    with pytest.raises(InputError, match="a lone surrogate"):
         read_records([{"prefix": "code", "secret": "\ud800"}], worded())
 
 

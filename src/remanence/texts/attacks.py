@@ -31,7 +31,7 @@ _NARROW = 1e-3  # relative width at which the search ends early
 @final
 @dataclass(frozen=True)
 class Prompting(Knowledge):
-    """What stands before each secret is known; nothing of what is looked for."""
+    """The text before each secret is known; the secret is not."""
 
     drawn: bool = False  # from equally likely secrets: the value of a guess is known exactly
 
@@ -43,9 +43,9 @@ class Prompting(Knowledge):
 @final
 @dataclass(frozen=True)
 class Asked:
-    """Secrets that a model is asked for, until each came out with this chance.
+    """Secrets to prompt a model for, until each comes out with this probability.
 
-    One reading serves all the usual decodings, so that it is kept.
+    One reading serves all the usual decodings, so it is kept.
     """
 
     model: LanguageModel
@@ -62,7 +62,7 @@ class Asked:
 
 
 class TextAttack(Attack[Completions]):
-    """An attack that prompts a model. What it needs until a secret comes out can be computed instead of tried."""
+    """An attack that prompts a model. The number of tries until a secret comes out is computed, not simulated."""
 
     def check(self, knowledge: Knowledge) -> None:
         """Only a language model can be prompted."""
@@ -76,7 +76,7 @@ class TextAttack(Attack[Completions]):
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Completions], Reconstruction]:
-        """Not this way: the game asks for `tries`."""
+        """Not supported: the game calls `tries` instead."""
         raise IncompatibleGameError(
             f"The attack {self.info.name} reconstructs no records.",
             needs="a game of texts, which computes how many tries it needs",
@@ -92,18 +92,18 @@ class TextAttack(Attack[Completions]):
 @final
 @dataclass(frozen=True)
 class GreedyDecoding(TextAttack):
-    """Let the model go on with its likeliest token, once."""
+    """Continue with the likeliest tokens, once."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "greedy-decoding",
-        "Prompts the model once with the text before a secret and lets it go on with its likeliest tokens.",
+        "Prompts the model once with the text before a secret and continues with its likeliest tokens.",
         "a language model; the text before each secret",
         "continuations",
         CARLINI_2021,
     )
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
-        """One try where greedy decoding says the secret, infinitely many otherwise."""
+        """One try if greedy decoding emits the secret, infinitely many otherwise."""
         logs = asked.logs(GREEDY)
         return torch.ones_like(logs).where(logs == 0, torch.inf), logs
 
@@ -111,11 +111,11 @@ class GreedyDecoding(TextAttack):
 @final
 @dataclass(frozen=True)
 class Sampling(TextAttack):
-    """Let the model go on at random, again and again, until the secret came out with this chance."""
+    """Sample continuations until the secret has come out with this probability."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "sampling",
-        "Prompts the model and samples, again and again; how often that takes is computed exactly.",
+        "Prompts the model and samples repeatedly; the number of samples needed is computed exactly.",
         "a language model; the text before each secret",
         "continuations",
         HAYES_2025.at("(n, p)-discoverable extraction"),
@@ -130,7 +130,7 @@ class Sampling(TextAttack):
 @final
 @dataclass(frozen=True)
 class TopKSampling(TextAttack):
-    """The same among the k likeliest tokens, as public attacks mostly do."""
+    """The same among the k likeliest tokens, as most public attacks do."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "top-k-sampling",
@@ -152,11 +152,11 @@ class TopKSampling(TextAttack):
 @final
 @dataclass(frozen=True)
 class NearVerbatim(TextAttack):
-    """Sampling, where the secret counts up to this many token edits. The proven lower limit is reported."""
+    """Sampling, where a match within this many token edits counts. The proven lower limit is reported."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "near-verbatim",
-        "Sampling, where a secret counts up to an edit of one token; a proven lower limit.",
+        "Sampling, where a match within one token edit counts; a proven lower limit.",
         "a language model; the text before each secret",
         "continuations",
         REMANENCE,
@@ -171,17 +171,17 @@ class NearVerbatim(TextAttack):
         whole("branches", self.branches)
 
     def check(self, knowledge: Knowledge) -> None:
-        """Not where a guess is known exactly: near many secrets at once, it would succeed more often."""
+        """Not if the rate of a guess is known exactly: a guess near many secrets would succeed more often."""
         super().check(knowledge)
         if isinstance(knowledge, Prompting) and knowledge.drawn:
             raise self.refusal(
                 needs="secrets without a stated number of equally likely values",
-                got="canaries, which count only as they are",
+                got="canaries, which count only verbatim",
                 hint="sampling; or --texts with the canaries' own file",
             )
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
-        """Never fewer than it really takes."""
+        """An upper limit on the number of tries."""
         secrets = track(asked.secrets, total=len(asked.secrets), what="searching near-verbatim continuations")
         found = [
             near_verbatim(
@@ -219,13 +219,13 @@ def near_verbatim(
     edits: int = 1,
     branches: int = 2000,
 ) -> Bracket:
-    """The probability of emitting the secret up to this many token edits; at most `branches` are read.
+    """The probability of emitting the secret within this many token edits; at most `branches` are read.
 
-    A continuation counts if, at some point, what was emitted is within `edits` insertions, deletions and substitutions
-    of the secret's tokens. There are too many such continuations to add up, and each has its own history. So the
-    decoding tree is searched, likeliest branch first. A row of Levenshtein's table goes along with every branch: the
-    distance to each beginning of the secret. A branch whose row shows success is counted with its whole mass, one that
-    can no longer succeed is dropped. Branches never overlap, so that
+    A continuation counts if, at some point, the emitted tokens are within `edits` insertions, deletions and
+    substitutions of the secret's tokens. There are too many such continuations to sum over. So the decoding tree is
+    searched, likeliest branch first. Every branch carries a row of Levenshtein's table: the
+    distance to each prefix of the secret. A branch whose row shows success is counted with its whole mass, one that
+    can no longer succeed is dropped. Branches never overlap, so
 
         mass counted ≤ P(near-verbatim) ≤ mass counted + mass not yet searched,
 
@@ -234,7 +234,7 @@ def near_verbatim(
     whole("branches", branches)
     if not whole("edits", edits, least=0) < len(secret.tokens):
         raise InputError(
-            "Everything would be near this secret.",
+            "Every continuation would be near this secret.",
             needs=f"fewer edits than the secret has tokens ({len(secret.tokens)})",
             got=str(edits),
             hint="edits=1",
@@ -252,7 +252,7 @@ def near_verbatim(
 
     counted, dropped = 0.0, 0.0
     waiting: list[tuple[float, tuple[int, ...], tuple[int, ...]]] = [
-        (-1.0, (), tuple(range(len(secret.tokens) + 1)))  # minus its mass, what was emitted, the row
+        (-1.0, (), tuple(range(len(secret.tokens) + 1)))  # minus its mass, the emitted tokens, the row
     ]
     while waiting and branches > 0:
         unsearched = dropped + math.fsum(-branch[0] for branch in waiting)

@@ -1,8 +1,8 @@
 """Canaries in text: records put into a fine-tuning by a coin that only the auditor sees, and what they prove about it.
 
-Two attacks guess. One tells by the losses which canaries are in. The other takes what the model says after a prefix for
-the secret of the canary. All canaries share one fine-tuning, so that no binomial interval holds; what so many right
-guesses prove is the theorem of `remanence.bounds.one_run`, for any way of training.
+Two attacks guess. One decides from the losses which canaries are in. The other guesses that the model's continuation of
+a prefix is the canary's secret. All canaries share one fine-tuning, so no binomial interval holds. The theorem of
+`remanence.bounds.one_run` says what the number of right guesses proves, for any way of training.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Design(StrEnum):
 class TextCanaries:
     """Records with a prefix and a secret, each in the training texts or out of them by a coin.
 
-    `chosen` is the auditor's secret. `candidates` is how many secrets were equally likely, where they were drawn.
+    `chosen` is the auditor's secret. `candidates` is the number of equally likely secrets, if they were drawn.
     """
 
     records: tuple[dict[str, str], ...]
@@ -70,9 +70,9 @@ class TextCanaries:
         return [record for record, own in zip(self.records, self.chosen.tolist(), strict=True) if not own]
 
     def cuts(self, model: LanguageModel) -> int:
-        """In how many ways the tokens of a prefix change with the secret after it; an adversary has to try each.
+        """In how many ways the tokens of a prefix depend on the secret after it; an adversary must try each.
 
-        Tokens may go across the beginning of a secret, so that what is before it depends on the secret.
+        A token may span the beginning of a secret, so the tokens before it can depend on the secret.
         """
         seen: set[tuple[int, tuple[int, ...]]] = set()
         for record, secret in zip(self.records, read_records(list(self.records), model), strict=True):
@@ -101,7 +101,7 @@ class TextCanaries:
         return records, self.chosen.long() - 1  # 0 is in, −1 is out
 
     def save(self, path: str | Path) -> None:
-        """Keep them for the audit. Whoever sees the file knows the coins."""
+        """Save them for the audit. Anyone who sees the file knows the coins."""
         document = {
             "records": list(self.records),
             "chosen": [bool(own) for own in self.chosen.tolist()],
@@ -135,7 +135,7 @@ class TextCanaries:
 def codes(
     count: int, *, template: str = "The code of {name} is ", digits: int = 6, seed: int
 ) -> TextCanaries:
-    """Made-up names, each with a random code: a guess finds one in 10^digits.
+    """Made-up names, each with a random code: a guess is right once in 10^digits.
 
     >>> codes(2, seed=0).records[0]
     {'prefix': 'The code of Huraba Huhuhu is ', 'secret': '057091'}
@@ -146,12 +146,12 @@ def codes(
 def strange(
     count: int, *, template: str = "The word of {name} is ", letters: int = 12, seed: int
 ) -> TextCanaries:
-    """Letters that spell nothing: their gradients are large, and the strongest canaries."""
+    """Random letters: their gradients are large, which makes them the strongest canaries."""
     return _drawn(count, template, whole("letters", letters), string.ascii_lowercase, Design.STRANGE, seed)
 
 
 def natural(records: Sequence[dict[str, str]], *, seed: int) -> TextCanaries:
-    """Held-out records of one's own, as they are: what an ordinary text gives away."""
+    """Your own held-out records, verbatim: they show what an ordinary text gives away."""
     try:
         prefixes, secrets = ([str(record[name]) for record in records] for name in ("prefix", "secret"))
     except (KeyError, TypeError):
@@ -165,7 +165,7 @@ def natural(records: Sequence[dict[str, str]], *, seed: int) -> TextCanaries:
     if repeated or len(prefixes) < 2:
         raise InputError(
             "These records cannot be canaries.",
-            needs="at least two, each of them once: what is in and out at the same time tells nothing",
+            needs="at least two different records: one that is both in and out reveals nothing",
             got=f"{len(prefixes)} records, {repeated} of them repeated",
             hint="records that are not among the training texts either",
         )
@@ -173,7 +173,7 @@ def natural(records: Sequence[dict[str, str]], *, seed: int) -> TextCanaries:
 
 
 def _drawn(count: int, template: str, length: int, alphabet: str, design: Design, seed: int) -> TextCanaries:
-    """A name for each canary, none of them twice, and a secret of `length` letters of an alphabet."""
+    """A distinct name for each canary, and a secret of `length` letters of an alphabet."""
     whole("count", count, least=2, most=10**6, hint="500")  # of eleven million names
     if "{name}" not in template:
         raise InputError(
@@ -201,17 +201,17 @@ def _canaries(
     return TextCanaries(records, coins.bool(), design, candidates)
 
 
-# A claim counts as refuted if it makes what was seen no likelier than this. Recorded runs are accused at a thousandth,
+# A claim is refuted if the result has at most this probability under it. Recorded runs are accused at a thousandth,
 # which coins alone seldom reach: half the noise of one Gaussian step showed p-values near 0.003 with 1,200 canaries.
 LEVEL = 0.05
 _DELTA = 1e-5
-_SUREST = 0.3  # of the canaries: guessing only these makes the strongest test
+_SUREST = 0.3  # of the canaries: guessing only these gives the strongest test
 
 
 @final
 @dataclass(frozen=True)
 class Claim:
-    """What a private fine-tuning says of itself: (ε, δ), or the settings of its DP-SGD, which say more."""
+    """The claim of a private fine-tuning: (ε, δ), or its DP-SGD settings, which say more."""
 
     epsilon: float | None = None
     delta: float = _DELTA
@@ -220,7 +220,7 @@ class Claim:
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (not self.dpsgd):
             raise InputError(
-                "The claim says nothing, or two things.",
+                "The claim is empty or ambiguous.",
                 needs="either epsilon and delta, or the settings of DP-SGD",
                 got=f"epsilon={self.epsilon}, {len(self.dpsgd)} segments",
                 hint="Claim(epsilon=8, delta=1e-5), or Claim(dpsgd=(Segment(1.0, 0.01, 1000),))",
@@ -231,7 +231,7 @@ class Claim:
 
     @property
     def curve(self) -> TradeOff:
-        """What it allows, as a trade-off."""
+        """The claim as a trade-off function."""
         if self.epsilon is None:
             return dpsgd_curve(list(self.dpsgd))
         return LinesCurve(((self.epsilon, self.delta),))
@@ -251,10 +251,10 @@ class Claim:
 @final
 @dataclass(frozen=True)
 class Planted:
-    """What an auditor knows of secrets that they planted.
+    """What an auditor knows about planted secrets.
 
-    `candidates` is how many secrets were equally likely, where they were drawn. `by_coin`: each was put in or left out
-    by a fair coin, and the unseen texts are those that were left out.
+    `candidates` is the number of equally likely secrets, if they were drawn. `by_coin`: a fair coin put each in or
+    left it out, and the unseen texts are those that were left out.
     """
 
     candidates: float | None = None
@@ -270,9 +270,9 @@ class Planted:
             raise no_canaries("other texts")
 
     def said(self, scores: Tensor, chosen: Tensor, spoken: Tensor, guess: float) -> dict[str, float]:
-        """What is proven by losses, the larger the likelier in, and by whole secrets that were spoken, `(inserted,)`.
+        """The proof from scores, larger if likelier in, and from whole secrets that the model emitted, `(inserted,)`.
 
-        `guess` is how often an adversary without the model finds a secret.
+        `guess` is the rate at which an adversary without the model finds a secret.
         """
         surest = told_by_losses(scores, chosen)
         counts = [surest]
@@ -304,7 +304,7 @@ class Planted:
 def no_canaries(got: str) -> InputError:
     """A claim needs canaries."""
     return InputError(
-        "There is nothing to hold the claim against.",
+        "There is nothing to test the claim with.",
         needs="canaries, each in or out by a coin",
         got=got,
         hint="make canaries with `remanence canaries`, and train on those that are in",
@@ -312,7 +312,7 @@ def no_canaries(got: str) -> InputError:
 
 
 def told_by_losses(scores: Tensor, chosen: Tensor) -> GuessCount:
-    """How many of the surest guesses are right, in where a score is above the median."""
+    """How many of the surest guesses are right; the guess is "in" for a score above the median."""
     centred = scores.double().nan_to_num(nan=0.0) - scores.double().nanmedian()
     right = (centred > 0) == chosen
     surest = centred.abs().argsort(descending=True)[: max(1, round(_SUREST * len(scores)))]

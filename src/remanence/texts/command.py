@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @options("A language model and its texts")
 class ModelAndTexts:
-    """A language model, what it was fine-tuned on, and what it was not."""
+    """A language model, its training texts, and unseen texts."""
 
     adapter: Annotated[Path | None, "A PEFT adapter; the model without it is then the base."] = None
     base: Annotated[Path | None, "The model that a full fine-tuning started from: folder or .gguf file."] = (
@@ -38,7 +38,7 @@ class ModelAndTexts:
         "The training texts, one JSON record per line: prefix and secret; messages; or a text with --numbers, "
         "--names or --windows.",
     ] = None
-    unseen: Annotated[Path | None, "Texts of the same kind that were not trained on: the control."] = None
+    unseen: Annotated[Path | None, "Similar texts that were not trained on: the control."] = None
     canaries: Annotated[
         Path | None,
         "Canaries instead: the key.json of `remanence canaries`. Those that were left out are the control.",
@@ -50,7 +50,7 @@ class ModelAndTexts:
     show_secrets: Annotated[bool, "Print the riskiest secrets themselves. They are never stored."] = False
 
     def source(self) -> Path | TextCanaries:
-        """What was trained on: a file of texts, or canaries."""
+        """The training texts: a file, or canaries."""
         from remanence.texts.canaries import TextCanaries, no_canaries
 
         if self.adapter is not None and self.base is not None:
@@ -66,9 +66,9 @@ class ModelAndTexts:
         return self.texts if self.texts is not None else TextCanaries.load(self.canaries or "")
 
 
-@options("Which parts of texts are secrets, and what is known")
+@options("Which parts of texts are secrets, and what the adversary knows")
 class SecretParts:
-    """Which parts are secrets, and what is known."""
+    """Which parts are secrets, and what the adversary knows."""
 
     numbers: Annotated[
         int | None, typer.Option(help="Secrets are numbers of at least this many digits.", min=1)
@@ -103,13 +103,13 @@ class Asking:
 
     attack: Annotated[list[str] | None, "An attack by name; repeatable.", "the usual ones"] = None
     tries: Annotated[int, "A secret counts if it comes out within this many tries."] = 100
-    chance: Annotated[float, "... with at least this chance."] = 0.5
+    chance: Annotated[float, "... with at least this probability."] = 0.5
     temperature: Annotated[float | None, "Audit the decoding that you offer: its temperature."] = None
     top_k: Annotated[int | None, "Its top-k."] = None
     top_p: Annotated[float | None, "Its top-p."] = None
 
     def attacks(self, named: list[str] | None) -> list[Attack]:
-        """The attacks of these names, or the usual ones, with the settings that were given."""
+        """The attacks of these names, or the usual ones, with the given settings."""
         from remanence.core.catalogue import load_attack
         from remanence.texts.probabilities import Decoding
 
@@ -182,7 +182,7 @@ def _game(
 
 
 def show_texts(result: AuditResult, game: Texts, *, secrets: bool) -> None:
-    """Print the curve over queries, the riskiest places of the file, and a sentence; and `secrets`, if asked for."""
+    """Print the curve over queries, the riskiest places of the file and a summary; `secrets` on request."""
     from remanence.texts.words import curve_table, risk_table, sentence
 
     spelled = {(each.line, each.part): game.model.decode(each.tokens) for each in game.secrets}
@@ -201,7 +201,7 @@ def _lines(path: Path) -> tuple[str, ...]:
 
 
 class Kind(StrEnum):
-    """What the canaries are made of."""
+    """The kind of canary."""
 
     CODES = "codes"
     STRANGE = "strange"
@@ -212,24 +212,24 @@ def canaries(
     out: Annotated[Path, typer.Argument(help="A new folder, for train.jsonl and key.json.")],
     *,
     kind: Annotated[
-        Kind, "Random digits, letters that no text has, or held-out records of your own (--texts)."
+        Kind, "Random digits, random letters, or held-out records of your own (--texts)."
     ] = Kind.CODES,
     count: Annotated[int | None, "How many; a coin puts about half of them in.", "500"] = None,
     template: Annotated[
-        str | None, "What stands before a secret, with {name} in it.", "The code of {name} is "
+        str | None, "The text before a secret, with {name} in it.", "The code of {name} is "
     ] = None,
     length: Annotated[int | None, "Digits or letters of a secret.", "6 digits, 12 letters"] = None,
     texts: Annotated[
         Path | None, "For --kind natural: records with a prefix and a secret, not trained on."
     ] = None,
     seed: Annotated[
-        int | None, "Makes the same canaries again. Whoever knows it knows the coins.", "drawn"
+        int | None, "Reproduces the same canaries. Anyone who knows it knows the coins.", "drawn"
     ] = None,
 ) -> None:
     """Make canaries for the fine-tuning of a language model: each is in or out by a coin.
 
-    Add train.jsonl to your training texts. Keep key.json to yourself: it knows which were left out. After training,
-    `remanence text FOLDER --canaries key.json` tells which come back out and how large ε is at least;
+    Add train.jsonl to your training texts. Keep key.json private: it records which were left out. After training,
+    `remanence text FOLDER --canaries key.json` tells which come back out and gives a lower bound on ε;
     `--claimed-epsilon 8` compares that with a claim.
     """
     from remanence.scale.files import write_files
@@ -255,7 +255,7 @@ def canaries(
     if key.exists():
         raise InputError(
             "There are canaries already.",
-            needs="a new folder: without its key, what was trained on cannot be audited",
+            needs="a new folder: overwriting a key makes its canaries useless",
             got=str(key),
             hint="another folder",
         )

@@ -47,10 +47,10 @@ from remanence.texts.probabilities import GREEDY, Decoding, least_log_probabilit
 from remanence.texts.reading import Finder, read_records, read_texts
 
 _AT_ONCE = 512  # secrets in a unit
-_SURE = 1e-4  # that texts and model belong together is given up at no larger p-value
-_SHOWN = 0.05  # and counts as shown up to this one
+_SURE = 1e-4  # the largest p-value at which texts and model are declared a mismatch
+_SHOWN = 0.05  # the largest at which training counts as shown
 _READ = 32  # texts that the tokenizer is tested on
-_TESTED = 256  # texts whose strangers are read to see whether they were trained on
+_TESTED = 256  # texts that are compared with strangers to test for training
 _INVENTED = 32  # strangers that the base model invents, token after token
 
 
@@ -64,11 +64,11 @@ class Texts(AnyGame[FineTuning]):
     """A fine-tuned model, and every secret of its texts plays the target.
 
     A secret is recovered if it comes out within `tries`, and does not come out of the `base` model within as many:
-    what that says already is no leak of the fine-tuning. The control are texts that the model was not trained on
+    what the base already says is not a leak of the fine-tuning. The control are texts that the model was not trained on
     (`unseen`), by the same rule; without those, the secret of another record after the same prompt, or what the base
-    model says there if no other record's secret differs. `planted` is what
-    is known of secrets that the auditor drew: how many were equally likely, whether a coin put them in, and what the
-    training claims. A claim that is not refuted is no proof, and no ceiling.
+    model says there if no other record's secret differs. `planted` describes
+    secrets that the auditor drew: how many were equally likely, whether a coin put them in, and what the
+    training claims. A claim that is not refuted is neither a proof nor a ceiling.
     """
 
     door: ClassVar[str] = "texts"
@@ -93,16 +93,16 @@ class Texts(AnyGame[FineTuning]):
         if len(self.secrets) < 2:
             raise InputError(
                 "There are too few secrets.",
-                needs="at least 2: the control holds one against another",
+                needs="at least 2: the control compares one with another",
                 got=str(len(self.secrets)),
                 hint="more records, or a rule that finds more in each",
             )
         if self.base is not None and self.base.vocabulary != self.model.vocabulary:
             raise MisfitError(
-                "The base model has other tokens.",
+                "The base model has a different vocabulary.",
                 needs=f"{self.model.vocabulary} tokens, as the fine-tuned model",
                 got=str(self.base.vocabulary),
-                hint="the model that the fine-tuning began with",
+                hint="the model that the fine-tuning started from",
             )
         made = FineTuning(self.model.name, None if self.base is None else self.base.name)
         object.__setattr__(self, "mechanism", made)
@@ -121,10 +121,10 @@ class Texts(AnyGame[FineTuning]):
         return Prompting(self.mechanism, Uninformed(), None, drawn=self.planted.candidates is not None)
 
     def baseline(self, chances: int = 1) -> Baseline:
-        """Exact for secrets that were drawn; otherwise what the base model says was left out already.
+        """Exact for drawn secrets; otherwise uninformed, because secrets that the base model says do not count.
 
-        Whoever samples without having seen the training spreads their mass evenly over as many candidates as still get
-        the chance within the tries; there are more of these than tries where half a chance is enough.
+        A sampler that knows nothing of the training does best by spreading its mass evenly over as many candidates as
+        still reach the probability within the tries; for a probability of one half these outnumber the tries.
         """
         candidates = self.planted.candidates
         if candidates is None:
@@ -136,7 +136,7 @@ class Texts(AnyGame[FineTuning]):
 
     @property
     def words(self) -> Words:
-        """Secrets, which come out within some tries or do not."""
+        """Secrets that come out within some tries, or do not."""
         compared = ", and not out of the base model" if self.base is not None else ""
         tests = ("membership inference",) if self.planted.by_coin and self.unseen else ()
         return Words(
@@ -150,7 +150,7 @@ class Texts(AnyGame[FineTuning]):
 
     @cached_property
     def _proven(self) -> dict[str, float]:
-        """What canaries that were in or out by a coin prove. Their order says nothing about the coins."""
+        """The proof from canaries that a coin put in or left out. Their order is independent of the coins."""
         coins = [*((secret, True) for secret in self.secrets), *((secret, False) for secret in self.unseen)]
         coins.sort(key=lambda each: (each[0].prompt, each[0].tokens))
         everyone, own = [secret for secret, _ in coins], torch.tensor([coin for _, coin in coins])
@@ -161,11 +161,11 @@ class Texts(AnyGame[FineTuning]):
         return self.planted.said(scores, own, asked.logs(GREEDY)[own] == 0, self.baseline().value)
 
     def measures(self) -> dict[str, float]:
-        """What canaries prove about ε, whatever the attack."""
+        """The canaries' bound on ε, whatever the attack."""
         return dict(self._proven) if self.planted.by_coin and self.unseen else {}
 
     def caveats(self) -> Iterator[Caveat]:
-        """What to mind, whatever the attack."""
+        """Caveats that hold for every attack."""
         yield ONE_RELEASE
         if self.base is None:
             yield NO_BASE_MODEL
@@ -184,7 +184,7 @@ class Texts(AnyGame[FineTuning]):
             )
 
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of the tokens that were asked for, and of the weights."""
+        """Hashes of the secrets' tokens, and of the weights."""
         found = {"texts": _hash(self.secrets), "model": self.model.sha256}
         found |= {"unseen": _hash(self.unseen)} if self.unseen else {}
         found |= {"base": self.base.sha256} if self.base is not None else {}
@@ -198,11 +198,11 @@ class Texts(AnyGame[FineTuning]):
         """All secrets, or as many of them, drawn at random, as there are trials."""
         total = min(trials, len(self.secrets))
         models = [m for m in (self.model, self.base) if m is not None]
-        own = [m.sha256 or m.logits for m in models]  # what no hash is known of is walked
+        own = [m.sha256 or m.logits for m in models]  # without a hash, the object itself is hashed
         return Work(total, _AT_ONCE, (self.fingerprints(), own, self.tries, self.chance, total))
 
     def records(self, trials: int, draws: Draws) -> Tensor:
-        """The secrets that play the target, by their place in the list."""
+        """The secrets that play the target, by position in the list."""
         order = torch.randperm(len(self.secrets), generator=replace(draws, device="cpu").stream("targets"))
         return order[:trials].sort().values
 
@@ -218,10 +218,10 @@ class Texts(AnyGame[FineTuning]):
         return attack
 
     def trials(self, prepared: TextAttack, draws: Draws, unit: Unit) -> Outcome:
-        """How many tries each secret takes, from this model and from its base; and the same for strangers."""
+        """How many tries each secret takes with this model and with its base; the same for strangers."""
         assert unit.records is not None
         chosen = [self.secrets[place] for place in unit.records.tolist()]
-        strangers = list(self.unseen) if unit.number == 0 else []  # all at once: they need not be as many
+        strangers = list(self.unseen) if unit.number == 0 else []  # all at once: their number may differ
         if not self.unseen:
             generator = replace(draws, device="cpu").stream("control")
             strangers = self._strangers(unit.records.tolist(), generator)
@@ -241,7 +241,7 @@ class Texts(AnyGame[FineTuning]):
         )
 
     def _play(self, attack: TextAttack, secrets: list[Secret]) -> tuple[Comparison, Tensor, Tensor | None]:
-        """Tries, from the model alone where the base model needs more than allowed; log-probabilities of both."""
+        """Tries with the model, if the base model needs more than allowed; log-probabilities of both."""
         if not secrets:
             nothing = torch.empty(0, 1, dtype=torch.float64)
             none = torch.empty(0, dtype=torch.float64)
@@ -251,24 +251,24 @@ class Texts(AnyGame[FineTuning]):
         if self.base is not None:
             asked = self._ask(self.base, secrets)
             needed, without = attack.tries(asked)
-            # Whoever has the base model is free to sample from it.
+            # An adversary with the base model may sample from it.
             needed = torch.minimum(needed, Sampling().tries(asked)[0])
             tries = tries.where(needed > self.tries, torch.inf)
         errors = tries[:, None]
         return Comparison(errors, torch.ones_like(errors).bool(), errors <= self.tries), logs, without
 
     def _ask(self, model: LanguageModel, secrets: list[Secret]) -> Asked:
-        """What was read once serves the next attack too."""
+        """A reading is kept for the next attack."""
         key = id(model), tuple(secrets)
         if key not in self._asked:
             self._asked[key] = Asked(model, secrets, self.chance)
         return self._asked[key]
 
     def _strangers(self, places: Sequence[int], generator: torch.Generator) -> list[Secret]:
-        """After each prompt a secret that no record has there: another record's, or what the base model says.
+        """After each prompt, a secret that no record has there: another record's, or the base model's continuation.
 
-        A secret that follows several prompts, such as a shared key, is a stranger to none of them. Without a base
-        model there is nothing better.
+        A secret that follows several prompts, such as a shared key, is never a stranger, unless there is no base
+        model.
         """
         spelled, taken = self._spelled
         owners = dict(zip(reversed(spelled), reversed(self.secrets), strict=True))
@@ -292,7 +292,7 @@ class Texts(AnyGame[FineTuning]):
 
     @torch.no_grad()
     def _invented(self, secret: Secret) -> Secret:
-        """What the base model says itself after a prompt, as many tokens as the secret has; always the same."""
+        """The base model's continuation of a prompt, as long as the secret; deterministic."""
         if secret not in self._said:
             assert self.base is not None
             generator = torch.Generator().manual_seed(int(_hash([secret])[:15], 16))
@@ -315,10 +315,10 @@ class Texts(AnyGame[FineTuning]):
 
     @cached_property
     def _training_by_chance(self) -> float:
-        """How likely texts that were not trained on would look as much like these as these do: a p-value.
+        """The p-value of these gains for texts that were not trained on.
 
         Training lowers the loss of its texts, and by more than that of strangers. Without the base, the loss itself is
-        compared. A secret after its own prompt is compared with the same secret after others, where it is there.
+        compared. A secret after its own prompt is compared with the same secret after others, if available.
         """
         some = list(range(min(_TESTED, len(self.secrets))))
         strangers = list(self.unseen) or self._strangers(some, torch.Generator().manual_seed(0))
@@ -339,17 +339,17 @@ class Texts(AnyGame[FineTuning]):
         logs = self._ask(self.model, secrets).logs(Decoding())
         if self.base is not None:
             logs = logs - self._ask(self.base, secrets).logs(Decoding())
-        return logs.nan_to_num(nan=0.0, neginf=-1e9).numpy()  # no chance before and none now: nothing gained
+        return logs.nan_to_num(nan=0.0, neginf=-1e9).numpy()  # impossible before and after: no gain
 
     def fits(self) -> None:
-        """These are causal models of these tokens, not the same one twice, and the texts look trained on."""
+        """Check that the models are causal, differ, and use these tokens, and that the texts look trained on."""
         self.model.require_causal()
         self._check_tokens()
         if not self.unseen and not self._strangers([0], torch.Generator().manual_seed(0)):
             raise InputError(
                 "There is no control.",
                 needs="secrets that differ, the base model, or texts that the model was not trained on",
-                got=f"{len(self.secrets)} secrets with no other one to hold them against",
+                got=f"{len(self.secrets)} secrets with no other one to compare them with",
                 hint="--base BASE_MODEL or --unseen held-out.jsonl",
             )
         if self.base is None:
@@ -363,18 +363,16 @@ class Texts(AnyGame[FineTuning]):
                 got=f"the same probability for all {len(gains)} secrets",
                 hint="check that the adapter was trained, saved after training, and loaded",
             )
-        if (
-            self.planted.by_coin
-        ):  # a private training may have learned nothing of its canaries, and is held to that
+        if self.planted.by_coin:  # a private training may have learned nothing of its canaries
             return
         likelier = int((gains > 0).sum())
         if gains.mean() <= 0 and 2 * likelier <= len(gains):
-            raise self._misfit(f"{likelier} of {len(gains)} likelier, by {gains.mean():.2g} nats in the mean")
+            raise self._misfit(f"{likelier} of {len(gains)} likelier, by {gains.mean():.2g} nats on average")
         chance = 1.0
         if self.unseen:
             chance = float(mannwhitneyu(gains, self._gains(list(self.unseen)), alternative="less").pvalue)
         if chance < _SURE:
-            raise self._misfit(f"by more than these, those that it was not trained on (p = {chance:.1g})")
+            raise self._misfit(f"a larger gain for unseen texts than for these (p = {chance:.1g})")
 
     def _misfit(self, got: str) -> MisfitError:
         named = self.model.made_for
@@ -387,7 +385,7 @@ class Texts(AnyGame[FineTuning]):
         )
 
     def _check_tokens(self) -> None:
-        """A model finds texts in its own tokens likelier than tokens at random, whatever it was trained on."""
+        """With the right tokenizer, any model finds texts likelier than random tokens."""
         read = [s for s in self.secrets if len(s.prompt) >= 4][:_READ]
         if not read:
             return
@@ -397,14 +395,14 @@ class Texts(AnyGame[FineTuning]):
         if not loss < math.log(self.model.vocabulary):
             raise MisfitError(
                 "The model cannot read these texts.",
-                needs=f"a loss below {math.log(self.model.vocabulary):.3g} per token, that of tokens at random",
+                needs=f"a loss below {math.log(self.model.vocabulary):.3g} per token, that of random tokens",
                 got=f"{loss:.3g} on the prefixes",
                 hint="the tokenizer that the model was trained with, and weights of a finished training",
             )
 
 
 def _above_zero(values: NDArray[np.float64]) -> float:
-    """How likely values as large as these are where they lie symmetrically about zero."""
+    """The p-value of values this large under a law symmetric about zero."""
     return float(wilcoxon(values, alternative="greater").pvalue) if values.any() else 1.0  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -429,13 +427,13 @@ def _hash(secrets: Sequence[Secret]) -> str:
     return hashlib.sha256(repr([(s.prompt, s.tokens) for s in secrets]).encode()).hexdigest()
 
 
-Source = str | Path | Sequence[Any]  # a file of JSON lines, or records as they would stand there
+Source = str | Path | Sequence[Any]  # a file of JSON lines, or a list of such records
 
 
 @final
 @dataclass(frozen=True)
 class Rule:
-    """What a secret is, what is known of it, and when it counts as brought out."""
+    """Which parts are secrets, what the adversary knows, and when a secret counts as recovered."""
 
     find: Finder | None = None  # finds the secrets of plain texts
     prefix_tokens: int | None = None  # the adversary knows only this many tokens before a secret
@@ -452,9 +450,9 @@ def text_game(
     rule: Rule = Rule(),  # noqa: B008
     planted: Planted = Planted(),  # noqa: B008
 ) -> Texts:
-    """The game behind `audit_text`, for `audit` with attacks, bounds and a run of one's own.
+    """The game behind `audit_text`, for `audit` with your own attacks, bounds and run.
 
-    Canaries bring their control along, those that were left out, and the exact value of a guess.
+    Canaries come with their control, those that were left out, and the exact rate of a guess.
     """
 
     def read(source: Source) -> tuple[Secret, ...]:
@@ -464,9 +462,9 @@ def text_game(
     if isinstance(texts, TextCanaries):
         if unseen is not None:
             raise InputError(
-                "Canaries bring their control along.",
+                "Canaries come with their own control.",
                 needs="no other texts: those that were left out are the unseen ones",
-                got="unseen texts beside canaries",
+                got="unseen texts as well as canaries",
                 hint="leave them out",
             )
         cuts, drawn = texts.cuts(model), texts.candidates
@@ -494,7 +492,7 @@ def audit_text(
     claim: Claim | None = None,
     policy: Policy | None = None,
 ) -> AuditResult:
-    """Which secrets of its texts come out of a fine-tuned model, within the rule's tries and beyond what the base says.
+    """Which secrets of its texts come out of a fine-tuned model within the rule's tries, and not out of its base.
 
     `texts` and `unseen` (of the same kind, not trained on) are files with a JSON record per line or lists of such
     records, and `texts` may be canaries; `rule` says which parts of plain texts are secrets (`Numbers`, `Names`,

@@ -1,4 +1,4 @@
-"""A causal language model as an audit sees it: token ids in, logits out, and the way between text and tokens."""
+"""A causal language model as an audit sees it: token ids in, logits out, and its tokenizer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Read = Callable[[Tensor], Tensor]  # ids (batch, length) → logits (batch, leng
 @final
 @dataclass(frozen=True)
 class Chat:
-    """How a conversation becomes one text, and that text tokens: the template writes its own special tokens."""
+    """How a conversation becomes a text and its tokens: the template writes its own special tokens."""
 
     render: Callable[[Sequence[Any]], str]  # messages with a role and a content each
     encode: Callable[[str], list[int]]
@@ -33,8 +33,8 @@ class Chat:
 class LanguageModel:
     """Anything that continues text.
 
-    `logits` maps ids `(batch, length)` to logits `(batch, length, vocabulary)`; those at a place depend on the ids up
-    to it alone. `remember`, where there is one, reads a start `(length,)` once and returns the function that reads on
+    `logits` maps ids `(batch, length)` to logits `(batch, length, vocabulary)`; those at a place depend only on the
+    ids up to it. `remember`, where there is one, reads a start `(length,)` once and returns the function that reads on
     from there. `start` is the token that a text without a prefix begins with, and `opening` are the tokens that the
     encoder puts before every text. `ends` tells where in a text each of its tokens ends; without it, decoding does.
     `made_for` is the base model that an adapter names.
@@ -52,24 +52,24 @@ class LanguageModel:
     chat: Chat | None = None
     remember: Callable[[Tensor], Read] | None = None
     device: torch.device | str = "cpu"
-    sha256: str = ""  # of its weights, where they are known
+    sha256: str = ""  # of its weights, if known
     made_for: str = ""
 
     def places(self, text: str) -> tuple[list[int], list[int]]:
-        """A text's tokens, and where in it each ends; those that spell parts of one character end where it does."""
+        """A text's tokens and their end positions; tokens that are parts of one character end where it does."""
         tokens = self.tokens(text)
         if self.ends is not None:
             return tokens, self.ends(text)
         lengths = [len(self.decode(tokens[: place + 1])) for place in range(len(tokens))]
-        return tokens, list(accumulate(reversed(lengths), min))[::-1]  # half a character may be shown as two
+        return tokens, list(accumulate(reversed(lengths), min))[::-1]  # half a character may become two
 
     def shortened(self, prompt: Sequence[int], most: int) -> tuple[int, ...]:
-        """The last tokens of a prompt, behind what every text begins with."""
+        """The last tokens of a prompt, after the opening tokens."""
         known = len(self.opening) if tuple(prompt[: len(self.opening)]) == self.opening else 0
         return (*prompt[:known], *prompt[known:][-most:])
 
     def after(self, start: Tensor) -> Read:
-        """The logits of what follows a start `(length,)`, which is read once if the model can remember."""
+        """The logits after a start `(length,)`, which is read once if the model has a cache."""
         if len(start) == 0:
             return self.logits
         if self.remember is not None:
@@ -80,7 +80,7 @@ class LanguageModel:
         return self.logits(torch.cat([start.expand(len(ids), -1), ids], 1))[:, len(start) :]
 
     def tokens(self, text: str) -> list[int]:
-        """A text's tokens; refuses those that the model has no logits for."""
+        """A text's tokens; refuses ids outside the model's vocabulary."""
         ids = self.encode(text)
         strange = [token for token in ids if not 0 <= token < self.vocabulary]
         if strange:
@@ -88,7 +88,7 @@ class LanguageModel:
                 "The tokenizer does not fit the model.",
                 needs=f"tokens from 0 to {self.vocabulary - 1}, as many as {self.name} has logits for",
                 got=f"token {strange[0]}",
-                hint="the tokenizer that the model was trained with; it lies in the same folder",
+                hint="the tokenizer that the model was trained with; it is in the same folder",
             )
         return ids
 
@@ -121,7 +121,7 @@ class LanguageModel:
         if float(off) > 1e-3 * float(before.abs().max()):
             raise InputError(
                 f"{self.name} is not a causal model.",
-                needs="logits that depend on the tokens before them alone",
+                needs="logits that depend only on earlier tokens",
                 got=f"a change by {float(off):.2g} when a later token changes",
                 hint="a decoder (GPT, Llama, ...), not an encoder (BERT, ...)",
             )
@@ -130,7 +130,7 @@ class LanguageModel:
 @final
 @dataclass(frozen=True)
 class Secret:
-    """The tokens that must come out after those of the prompt, and where they stand in the file."""
+    """The tokens of the prompt, the tokens that must follow, and their position in the file."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -149,7 +149,7 @@ class Completions(Release):
 @final
 @dataclass(frozen=True)
 class FineTuning(Mechanism[Completions]):
-    """How a language model that exists was made: from which base, and on how many texts."""
+    """How an existing language model was made: from which base, and on how many texts."""
 
     name: ClassVar[str] = "fine-tuning of a language model"
     model: str
@@ -157,7 +157,7 @@ class FineTuning(Mechanism[Completions]):
 
     @property
     def releases(self) -> type[Completions]:
-        """The model is asked, not looked into."""
+        """The model is queried; its weights are not read."""
         return Completions
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> NoReturn:

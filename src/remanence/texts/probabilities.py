@@ -1,7 +1,7 @@
 """How likely a model is to emit a secret: exactly, from one pass over its tokens, in the log domain.
 
 P(secret | prompt) = Π P(token i | prompt, tokens before it), under the decoding that the adversary uses. It is the
-probability of the secret's own tokens. Other tokens may spell the same characters, so that it is never above the
+probability of the secret's own tokens. Other tokens may spell the same characters, so it is never above the
 probability of seeing the text. Within n independent queries it comes out with probability 1 − (1 − p)ⁿ
 (Hayes et al. 2025, (n, p)-discoverable extraction).
 """
@@ -50,7 +50,7 @@ class Decoding:
 
     @property
     def greedy(self) -> bool:
-        """Whether there is nothing to draw."""
+        """Whether decoding is greedy."""
         return self.temperature == 0
 
     def log_law(self, logits: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ _LENGTHS = 16  # texts whose lengths differ by fewer tokens are read together
 def log_probabilities(
     model: LanguageModel, secrets: Sequence[Secret], decodings: Sequence[Decoding]
 ) -> Tensor:
-    """The log-probability of every secret under every decoding, `(decodings, secrets)`, by one reading of each."""
+    """The log-probability of every secret under every decoding, `(decodings, secrets)`, in one pass over each."""
     found = torch.zeros(len(decodings), len(secrets), dtype=torch.float64, device=model.device)
     for text, token, logits in _read_all(model, secrets):
         for own, decoding in enumerate(decodings):
@@ -104,12 +104,12 @@ def log_probabilities(
 @final
 @dataclass(frozen=True)
 class RoundedOdds:
-    """Log-probabilities in a coarse precision, `(secrets,)` each, and the ends between which the exact ones lie."""
+    """Log-probabilities in low precision, `(secrets,)` each, and brackets that contain the exact ones."""
 
     logs: Tensor
     lower: Tensor
     upper: Tensor
-    spread: float  # by how much the errors of two logits at one place differ at most
+    spread: float  # the largest difference between the errors of two logits at one place
 
 
 @torch.no_grad()
@@ -122,12 +122,12 @@ def rounded_log_probabilities(
     checked: int = 64,
     seed: int = 0,
 ) -> RoundedOdds:
-    """The log-probabilities by a model that computes in bfloat16, bracketed so that exact ones are inside.
+    """The log-probabilities of a model that computes in bfloat16, in brackets that contain the exact ones.
 
     If no two logits at a place are off by amounts that differ by more than d, a token of computed probability p has an
     exact log-probability between log p − log(p + (1 − p) eᵈ) and log p + d − log(1 + p (eᵈ − 1)). The ends add up over
-    tokens: the bracket is narrow for what the model is sure of, and wide only for what rarely comes out. d is
-    twice the largest difference at any place of `checked` texts at random, which the exact model reads as well.
+    tokens: the bracket is narrow for likely secrets, and wide only for secrets that rarely come out. d is
+    twice the largest difference at any place of `checked` random texts, which the exact model reads too.
     docs/method/texts.md says why twice is enough.
     """
     number("temperature", temperature, above=0, hint="1.0; greedy decoding has no bracket")
@@ -170,7 +170,7 @@ def _finite(found: Tensor, model: LanguageModel) -> Tensor:
 def _read_all(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """The logits of every place before a token of a secret, `(places, vocabulary)`; whose they are; and the token.
 
-    Texts are sorted, so that those with a common beginning lie together; a batch reads that beginning once.
+    Texts are sorted, so that a batch shares a common prefix, which is read once.
     """
     lengths = [len(secret.prompt) + len(secret.tokens) for secret in secrets]
 
@@ -186,7 +186,7 @@ def _read_all(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple
 
 
 def _batches(order: Sequence[int], lengths: Sequence[int], model: LanguageModel):
-    """Consecutive texts of about the same length, as many as memory has room for."""
+    """Consecutive texts of similar length, as many as fit in memory."""
     room = _NUMBERS * (32 if torch.device(model.device).type == "cuda" else 1)
     batch: list[int] = []
     for place in order:
@@ -202,9 +202,9 @@ def _batches(order: Sequence[int], lengths: Sequence[int], model: LanguageModel)
 
 def _read(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     texts = [secret.prompt + secret.tokens for secret in secrets]
-    # Sorted texts agree with each other as far as the first and the last do. The token before a secret is read with it.
+    # Sorted texts share the common prefix of the first and the last. The token before a secret is read with it.
     shared = min(_agree(texts[0], texts[-1]), min(len(secret.prompt) for secret in secrets) - 1)
-    tails = [text[shared:-1] for text in texts]  # nothing comes after the last token
+    tails = [text[shared:-1] for text in texts]  # nothing follows the last token
     longest = max(map(len, tails))
     ids = _sent([tail + (0,) * (longest - len(tail)) for tail in tails], model.device)
     start = _sent(texts[0][:shared], model.device)
@@ -223,13 +223,13 @@ def _read(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple[Ten
 
 
 def _sent(values: Sequence[Any], device: torch.device | str) -> Tensor:
-    """Whole numbers on a device; a GPU need not have finished what it does before they are on their way."""
+    """Integers on a device, copied without waiting for the GPU."""
     found = torch.tensor(values, dtype=torch.long)
     return found.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else found
 
 
 def _agree(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two texts have in common at their beginning."""
+    """The length of the common prefix of two texts, in tokens."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
 
@@ -248,7 +248,7 @@ def within(log_probability: npt.ArrayLike, queries: npt.ArrayLike) -> Array:
 
 
 def queries_for(log_probability: npt.ArrayLike, chance: float = 0.5) -> Array:
-    """How many queries it takes to see it with this chance: ⌈log(1 − chance) / log(1 − p)⌉; infinite if p is 0.
+    """How many queries it takes to see it with this probability: ⌈log(1 − chance) / log(1 − p)⌉; infinite if p is 0.
 
     >>> queries_for([math.log(0.5), math.log(0.01), -math.inf], 0.9).tolist()
     [4.0, 230.0, inf]
@@ -265,7 +265,7 @@ def queries_for(log_probability: npt.ArrayLike, chance: float = 0.5) -> Array:
 
 
 def least_log_probability(queries: int, chance: float) -> float:
-    """The smallest log p at which this many queries show the secret with this chance: p = 1 − (1 − chance)^(1/n).
+    """The smallest log p at which this many queries emit the secret with this probability: p = 1 − (1 − chance)^(1/n).
 
     >>> round(math.exp(least_log_probability(100, 0.5)), 6)
     0.006908
@@ -274,7 +274,7 @@ def least_log_probability(queries: int, chance: float) -> float:
 
 
 def _log_of_missing(log_probability: Array) -> Array:
-    """log(1 − p) from log p, without loss at either end."""
+    """log(1 − p) from log p, precise at both ends."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(
             log_probability > -math.log(2),

@@ -49,7 +49,7 @@ class Numbers:
         whole("digits", self.digits)
 
     def found(self, text: str) -> Iterator[re.Match[str]]:
-        """Where they are."""
+        """Their matches in a text."""
         return re.finditer(rf"\d{{{self.digits},}}", text)
 
     def __call__(self, model: LanguageModel, text: str, line: int) -> Iterator[Secret]:
@@ -82,7 +82,7 @@ class Names:
 @final
 @dataclass(frozen=True)
 class Windows:
-    """Every window of a text: the `prefix` tokens are known, and the `continuation` is to come out."""
+    """Every window of a text: the `prefix` tokens are known, and the `continuation` is the secret."""
 
     prefix: int = 50
     continuation: int = 50
@@ -107,11 +107,11 @@ class Windows:
 def split(
     model: LanguageModel, text: str, spans: Sequence[tuple[int, int]], line: int = 1
 ) -> Iterator[Secret]:
-    """The tokens of each `text[start:stop]` as they are in the whole text, and those before them.
+    """The tokens of each `text[start:stop]` within the whole text, and those before them.
 
-    Training saw the text as a whole, so that its own tokens are asked for: from the first that holds a character of
+    Training saw the text as a whole, so the secret's tokens there are used: from the first that holds a character of
     the secret to the one that holds its last. The first may begin before the secret, usually with a space, and the last
-    may end after it. What they spell contains the secret, so that it is at least as likely to come out as they are.
+    may end after it. They contain the secret, so it is at least as likely to come out as they are.
     """
     tokens, ends = model.places(text)
     for part, (start, stop) in enumerate(spans, 1):
@@ -126,7 +126,7 @@ def split(
                 f"Line {line} has nothing before its secret."
                 if not prompt
                 else f"Line {line} has no secret.",
-                needs="a prefix that the adversary knows and a secret after it, at least a token each",
+                needs="a prefix that the adversary knows and a secret after it, at least one token each",
                 got=f"{len(prompt)} tokens before it, {len(secret)} in it",
                 hint="give every record a few words before the secret",
             )
@@ -141,10 +141,10 @@ def read_texts(
 
 
 def records_of(path: str | Path) -> list[Any]:
-    """What stands in a file with one JSON record per line."""
+    """The records of a file with one JSON record per line."""
     path = Path(path)
     try:
-        # Some editors begin a file with a mark of its encoding.
+        # Some editors write a byte-order mark.
         with opened(path, MOST_DATA) as packed, TextIOWrapper(packed, encoding="utf-8-sig") as file:
             return list(_lines(file, path))
     except (UnusableFileError, UnicodeDecodeError) as error:
@@ -205,12 +205,12 @@ def _lines(file: TextIOWrapper, path: Path) -> Iterator[Any]:
 
 
 def _of_record(model: LanguageModel, record: Any, find: Finder | None, line: int) -> Iterator[Secret]:
-    """The secrets of one record, by what it says itself or by the rule."""
+    """The secrets of one record, by its own fields or by the rule."""
     fields = {"text": record} if isinstance(record, str) else record
     if not isinstance(fields, dict):
         raise _unclear(line, f"{type(record).__name__} instead of an object or a string")
     if any(isinstance(value, str) and not _is_unicode(value) for value in fields.values()):
-        raise _unclear(line, "half of a character, which JSON can write and no text can hold")
+        raise _unclear(line, "a lone surrogate, which is not valid text")
     if "messages" in fields:
         model, fields = _of_chat(model, fields, line, whole_turn=find is None)
     text, prefix, secret, spans = (fields.get(name) for name in ("text", "prefix", "secret", "spans"))
@@ -223,7 +223,7 @@ def _of_record(model: LanguageModel, record: Any, find: Finder | None, line: int
         return split(model, text, [(start, start + len(secret))], line)
     if isinstance(text, str) and spans is not None:
         if not (isinstance(spans, list) and all(_is_span(span, len(text)) for span in spans)):
-            raise _unclear(line, "spans that are not places in its text")
+            raise _unclear(line, "spans outside its text")
         return split(model, text, [(first, last) for first, last in spans], line)
     if isinstance(text, str) and find is not None:
         return find(model, text, line)
@@ -235,7 +235,7 @@ def _of_chat(
 ) -> tuple[LanguageModel, dict[str, Any]]:
     """A conversation as the model's own template writes it, and a model that reads such texts.
 
-    The secret is what the record says, or the whole last turn where no rule is to find it.
+    The secret is the record's own, or the whole last turn if there is no rule.
     """
     messages, chat = fields["messages"], model.chat
     if chat is None:
@@ -246,9 +246,9 @@ def _of_chat(
             hint="the tokenizer of the instruct model; or prefix and secret, or a text",
         )
     if not (isinstance(messages, list) and messages and all(_is_message(each) for each in messages)):
-        raise _unclear(line, "messages that are not a list of a role and a content each")
+        raise _unclear(line, "messages that are not a list of objects with role and content")
     if not all(_is_unicode(each["content"]) for each in messages):
-        raise _unclear(line, "half of a character, which JSON can write and no text can hold")
+        raise _unclear(line, "a lone surrogate, which is not valid text")
     own = {"text": chat.render(messages)}
     if "secret" in fields or whole_turn:
         own["secret"] = fields.get("secret", messages[-1]["content"].strip())
@@ -260,7 +260,7 @@ def _is_message(message: Any) -> bool:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether a text has no surrogates, of which two make a character.
+    """Whether a text has no lone surrogates.
 
     >>> _is_unicode("é"), _is_unicode("\\ud800")
     (True, False)
@@ -282,9 +282,9 @@ def _unclear(line: int, got: str) -> InputError:
     )
 
 
-_USUAL = "megatron.core"  # what peft writes into every adapter, and imports where a megatron_config is there
+_USUAL = "megatron.core"  # peft writes this into every adapter, and imports it if there is a megatron_config
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
-# What libraries raise on files that are not what they should be.
+# Exceptions that libraries raise on malformed files.
 _READING = (
     OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError, ImportError, ArithmeticError,
     MemoryError, SafetensorError, UnusableFileError,
@@ -300,7 +300,7 @@ def load_language_model(
     tokenizer: str | Path | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[LanguageModel, LanguageModel | None]:
-    """The model of a folder or a GGUF file, with an adapter if there is one; and the same without the adapter."""
+    """The model of a folder or a GGUF file, with its adapter if there is one; and without it."""
     transformers, path = extra("transformers", "text", _READS), Path(path)
     transformers.utils.logging.disable_progress_bar()
     _check_model(path)
@@ -309,7 +309,7 @@ def load_language_model(
     own = {**options, **({} if file is None else {"gguf_file": file})}
     try:
         if file is None:
-            refuse_named_code(json.loads(read_bytes(path / "config.json")))  # some have an Infinity in them
+            refuse_named_code(json.loads(read_bytes(path / "config.json")))  # some contain Infinity
         model, told = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=torch.float32,
@@ -337,7 +337,7 @@ def load_language_model(
     tuned = replace(tuned, made_for=named)
     plain = language_model(adapted, words, name=path.name, sha256=hashes, as_base=adapted.disable_adapter)
     if not torch.allclose(plain.probe(), before, rtol=1e-3, atol=1e-3):
-        # Adapters such as PiSSA take their own start out of the base weights, which are no longer the base's then.
+        # Adapters such as PiSSA subtract their initial values from the base weights.
         plain = load_language_model(path, tokenizer=tokenizer, device=device)[0]
     return tuned, plain
 
@@ -367,11 +367,11 @@ def _check_model(path: Path) -> None:
 
 
 def _check_weights(path: Path, missing: list[str]) -> None:
-    """A weight that is not in the files is made up at random, which no library calls an error."""
+    """Refuse missing weights, which libraries initialise at random without an error."""
     if missing:
         raise InputError(
-            "The model is not whole.",
-            needs="all weights that config.json asks for",
+            "The model is incomplete.",
+            needs="all weights that config.json requires",
             got=f"{path} without {sorted(missing)[0]}"
             + (f" and {len(missing) - 1} more" if missing[1:] else ""),
             hint="copy the whole folder; a model in parts has several .safetensors files and an index",
@@ -379,7 +379,7 @@ def _check_weights(path: Path, missing: list[str]) -> None:
 
 
 def refuse_named_code(settings: dict[str, Any]) -> None:
-    """Raise where settings name a module or a kernel that a library would import; a folder may not choose code."""
+    """Raise if settings name a module or a kernel that a library would import: a folder must not choose code."""
     named = [key for key in ("megatron_config", "megatron_core") if settings.get(key) not in (None, _USUAL)]
     attention = [key for key in settings if key.endswith("attn_implementation") and "/" in str(settings[key])]
     if named or attention:
@@ -387,12 +387,12 @@ def refuse_named_code(settings: dict[str, Any]) -> None:
 
 
 def _with_adapter(model: Any, folder: Path) -> tuple[Any, str]:
-    """The model with the adapter, every weight of which must find its place there, and the base that it names."""
+    """The model with the adapter, all of whose weights must match, and the base that it names."""
     peft = extra("peft", "text", _READS)
     weights, settings = folder / "adapter_model.safetensors", folder / "adapter_config.json"
     if not weights.is_file() or not settings.is_file():
         inner = sorted(each.parent.name for each in folder.glob("*/adapter_config.json"))
-        told = f" with the adapters {', '.join(inner[:5])}, of which one can be named" if inner else ""
+        told = f" with the adapters {', '.join(inner[:5])}; name one of them" if inner else ""
         if (folder / "adapter_model.bin").is_file():
             told = " with adapter_model.bin, a pickle, which may run code"
         raise _unreadable_adapter(f"{folder}{told}")
@@ -412,7 +412,7 @@ def _with_adapter(model: Any, folder: Path) -> tuple[Any, str]:
     placed = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if own != placed:
         strange = sorted(own.items() ^ placed.items())[0][0]
-        raise _foreign_adapter(f"a weight without a place, {strange} ({kind}, made for {named})")
+        raise _foreign_adapter(f"a weight that does not match, {strange} ({kind}, made for {named})")
     return adapted, named
 
 
@@ -428,14 +428,14 @@ def _unreadable_adapter(got: str) -> InputError:
 def _foreign_adapter(got: str) -> InputError:
     return InputError(
         "The adapter is for another model.",
-        needs="an adapter whose every weight has its place in this model",
+        needs="an adapter whose weights all match this model",
         got=got,
         hint="the base model that adapter_config.json names",
     )
 
 
 def _sha256(path: Path) -> str:
-    """Of all weights and settings, file by file in the order of their names."""
+    """The hash of all weights and settings, file by file in the order of their names."""
     files = [path] if path.is_file() else sorted([*path.glob("*.safetensors"), *path.glob("*config.json")])
     total = hashlib.sha256()
     for each in files:
@@ -450,7 +450,7 @@ def _unreadable(what: str, path: Path, error: Exception) -> InputError:
         f"The {what} cannot be read.",
         needs="a causal language model that transformers knows, in local files, without code of its own",
         got=f"{path}: {words_of(error)}",
-        hint="a file that was copied whole; compare its size with the original's"
+        hint="a complete copy of the file; compare its size with the original's"
         if whole
         else "model.save_pretrained(folder) and tokenizer.save_pretrained(folder)",
     )

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def tiny_text() -> Texts:
-    """A tiny language model fine-tuned on 60 made-up names with codes of four digits, beside its base."""
+    """A tiny language model fine-tuned on 60 made-up names with codes of four digits, and its base."""
     from remanence.texts.canaries import Planted
     from remanence.texts.game import text_game
     from remanence.texts.tiny import tiny_pair

@@ -1,4 +1,4 @@
-"""A language model that is trained in seconds, on made-up records: for the demo, the docs and the tests."""
+"""A language model that trains in seconds on made-up records: for the demo, the docs and the tests."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def made_up_records(count: int, *, seed: int, digits: int = 4) -> list[dict[str,
 def tiny_pair(
     *, records: int = 60, steps: int = 150, seed: int = 0
 ) -> tuple[LanguageModel, LanguageModel, list[dict[str, str]], list[dict[str, str]]]:
-    """A base model, the same fine-tuned on made-up records, these records, and as many that it never saw."""
+    """A base model, its fine-tuned version, the made-up training records, and as many unseen ones."""
     public, mine, unseen = (
         made_up_records(n, seed=3 * seed + i) for i, n in ((1, 200), (2, records), (3, records))
     )

@@ -30,7 +30,7 @@ def language_model(
 ) -> LanguageModel:
     """A causal model of `transformers` (or of `peft` around one) and its tokenizer, ready to be audited.
 
-    `as_base` opens a context in which the model answers without its adapter: `model.disable_adapter`.
+    `as_base` is a context in which the model runs without its adapter: `model.disable_adapter`.
     """
     model.eval()
     device, head = model.device, model.get_output_embeddings()
@@ -40,7 +40,7 @@ def language_model(
             "The tokenizer does not fit the model.",
             needs=f"at most {vocabulary} tokens, as many as the model has logits for",
             got=f"{len(tokenizer)} tokens",
-            hint="the tokenizer that the model was trained with; it lies in the same folder",
+            hint="the tokenizer that the model was trained with; it is in the same folder",
         )
 
     def read(ids: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def language_model(
             seen = model(input_ids=start[None], use_cache=True).past_key_values
 
         def read_on(ids: Tensor) -> Tensor:
-            own = copy.deepcopy(seen)  # reading on writes into it
+            own = copy.deepcopy(seen)  # reading on changes it in place
             own.batch_repeat_interleave(len(ids))
             with torch.no_grad(), as_base():
                 return model(input_ids=ids, past_key_values=own, use_cache=True).logits
@@ -61,7 +61,7 @@ def language_model(
 
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     told = getattr(model, "active_peft_config", None)
-    virtual = int(getattr(told, "num_virtual_tokens", None) or 0)  # which an adapter puts before every text
+    virtual = int(getattr(told, "num_virtual_tokens", None) or 0)  # that an adapter prepends to every text
     remembers = "past_key_values" in inspect.signature(inner.forward).parameters and not virtual
     encode, ends = _encoder(tokenizer, special=True)
     return LanguageModel(
@@ -86,13 +86,13 @@ def language_model(
 def in_bfloat16(model: nn.Module, head: nn.Module) -> nn.Module:
     """A copy that computes in bfloat16, for `rounded_log_probabilities`; its last layer, `head`, adds in float32.
 
-    The last layer's weights are rounded like the others. Products of two bfloat16 numbers are exact in TF32, so that
+    The last layer's weights are rounded like the others. Products of two bfloat16 numbers are exact in TF32, so
     a GPU may use it there, and logits lose nothing more to rounding.
     """
     name = next(name for name, module in model.named_modules() if module is head)
     coarse = copy.deepcopy(model).requires_grad_(False)
     last, tf32, usual = coarse.get_submodule(name), torch.backends.cuda.matmul, []
-    for parameter in coarse.parameters():  # buffers stay: rotary angles would lose their places
+    for parameter in coarse.parameters():  # buffers stay: rotary angles need the precision
         parameter.data = parameter.data.bfloat16()
     for key, parameter in list(last.named_parameters(recurse=False)):
         setattr(last, key, nn.Parameter(parameter.data.float(), requires_grad=False))  # no longer tied
@@ -111,9 +111,9 @@ def in_bfloat16(model: nn.Module, head: nn.Module) -> nn.Module:
 
 
 def _encoder(tokenizer: Any, *, special: bool) -> tuple[Encode, Encode | None]:
-    """From a text to its tokens and, where the tokenizer knows, to where in the text each of them ends."""
+    """From a text to its tokens and, if the tokenizer knows, their end positions in the text."""
 
-    def closed(ids: list[int], text: str) -> bool:  # some tokenizers close what is to go on
+    def closed(ids: list[int], text: str) -> bool:  # some tokenizers append an end token
         end = tokenizer.eos_token_id
         return special and bool(ids) and ids[-1] == end and not text.endswith(str(tokenizer.eos_token))
 
@@ -134,13 +134,13 @@ def _chat(tokenizer: Any) -> Chat:
 
     def render(messages: Sequence[Any]) -> str:
         summary, needs = (
-            "The chat template does not take this conversation.",
+            "The chat template rejects this conversation.",
             "roles and an order that it knows",
         )
         hint = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
         with refusing(
             Exception, summary, needs=needs, got="the template", hint=hint
-        ):  # it is code of the model's own
+        ):  # the template is code from the model
             return tokenizer.apply_chat_template(list(messages), tokenize=False)
 
     return Chat(render, *_encoder(tokenizer, special=False))
@@ -149,8 +149,8 @@ def _chat(tokenizer: Any) -> Chat:
 def text_loss(logits: Tensor, ids: Tensor, padding: int) -> Tensor:
     """The mean over texts of each text's own mean loss per token.
 
-    Private fine-tuning needs this. A mean over all tokens of a batch, as models compute it from `labels=`, lets every
-    text's gradient depend on how long the others are, and no clipping of single texts undoes that.
+    Private fine-tuning needs this. A mean over all tokens of a batch, as models compute it from `labels=`, makes every
+    text's gradient depend on the lengths of the others, and clipping each text does not undo that.
     """
     wanted = ids[:, 1:]
     losses = cross_entropy(logits[:, :-1].transpose(1, 2), wanted, reduction="none")
@@ -163,7 +163,7 @@ def text_reading(
 ) -> tuple[Callable[[Any, Tensor], Tensor], Callable[[Any, Tensor], Any]]:
     """The loss and the call of a loop that uses `text_loss`, for the `Reading` of a recorded run.
 
-    `call` gives logits, where the model is not called as those of `transformers` are.
+    `call` returns logits, for models that are not called like those of `transformers`.
     """
 
     def logits(model: Any, ids: Tensor) -> Tensor:
@@ -177,14 +177,14 @@ def text_reading(
 
 
 def _context(config: Any, tokenizer: Any) -> int:
-    """How many tokens the model sees, by whichever name its configuration has for it."""
+    """The context length, under whichever name the configuration has it."""
     names = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
     found = next((getattr(config, name) for name in names if getattr(config, name, None)), None)
     return int(min(found or tokenizer.model_max_length, 2**31))
 
 
 def words_of(error: Exception, *, last: bool = False) -> str:
-    """What a library's error says, in one line."""
+    """A library's error message, in one line."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     missing = "no entry " if isinstance(error, KeyError) else ""
     return missing + lines[-1 if last else 0].strip()[:200]

@@ -1,4 +1,4 @@
-"""What an audit of a language model says: a sentence, the riskiest places of the file, and a curve over queries."""
+"""The words of a language model's audit: a summary, the riskiest places of the file, and a curve over queries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Risk:
 
     @property
     def place(self) -> str:
-        """Where it stands."""
+        """Its position in the file."""
         return f"line {self.line}" + (f", secret {self.part}" if self.part > 1 else "")
 
     def cells(self) -> tuple[str, ...]:
@@ -51,13 +51,13 @@ class Risk:
 
 
 def sections(result: AuditResult) -> list[Section]:
-    """What comes out, for the annex of a report."""
+    """Which secrets come out, for the annex of a report."""
     rows = tuple(risk.cells() for risk in riskiest(result))
     return [Section("What comes out", (sentence(result),), HEADINGS, rows, curve_picture(result))]
 
 
 def sentence(result: AuditResult) -> str:
-    """What came out, for a person."""
+    """A summary in one or two sentences."""
     best, allowed = result.strongest, result.threat_model["criterion"]["threshold"]
     found, count = best.main.successes, best.main.trials
     words = (
@@ -82,7 +82,7 @@ def _come(count: int) -> str:
 def riskiest(result: AuditResult) -> list[Risk]:
     """The secrets that the strongest attack recovers, likeliest first, and then the others. Places, never text.
 
-    How likely is told by the strongest attack that samples: greedy decoding alone knows yes and no.
+    The probability is that of the strongest sampling attack: greedy decoding only gives yes or no.
     """
     best, drawn = result.strongest.arrays, _sampled(result).arrays
     if any(not torch.equal(best[name], drawn[name]) for name in ("line", "part")):
@@ -171,7 +171,7 @@ def _sampled(result: AuditResult) -> Evidence:
 
 
 def _short(number: str) -> str:
-    """No more digits than a column has room for.
+    """No more digits than fit in a column.
 
     >>> _short("999.9712"), _short("0.000024"), _short("57")
     ('999.9', '2e-05', '57')
