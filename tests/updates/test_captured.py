@@ -194,9 +194,9 @@ def test_a_gradient_that_cannot_be_used_is_refused_by_layer(folder, capsys, monk
         (["net.py:mixed", "--gradient", "dense.pt"], "a softmax or a sigmoid at its end belongs to the loss"),
         (["net.py:frozen", "--gradient", "dense.pt"], "no fully connected layer"),
         (["net.py:conv", "--gradient", "conv.pt"], "--input-shape 3,32,32"),
-        (["net.py:nothing", "--gradient", "dense.pt"], "no network to look at"),
-        (["net.py:still", "--gradient", "dense.pt"], "all of this network is frozen"),
-        (["digits-gradient", "--gradient", "dense.pt"], "no network to look at"),
+        (["net.py:nothing", "--gradient", "dense.pt"], "no network to audit"),
+        (["net.py:still", "--gradient", "dense.pt"], "this network is entirely frozen"),
+        (["digits-gradient", "--gradient", "dense.pt"], "no network to audit"),
     ],
 )
 def test_wrong_input_ends_with_a_sentence(folder, capsys, monkeypatch, arguments, complaint):
@@ -255,7 +255,7 @@ def test_a_large_update_is_attacked_once_and_its_control_once(folder, capsys, mo
     )
     assert code == 1
     assert "5 of 5 records are proven" in out
-    assert ("its sign was turned" in out) == (factor < 0)
+    assert ("its sign was flipped" in out) == (factor < 0)
     assert sum(tried) <= 4, "each in both signs at most"
 
 
@@ -325,7 +325,7 @@ def test_weights_after_a_round_need_no_learning_rate_and_one_proven_record_is_a_
     entries = json.loads((folder / "result" / "audit.json").read_text())["subject"]["leak_map"]
     assert [entry["name"] for entry in entries] == ["1", "3"]
     assert max(entry["unexplained"] for entry in entries) < 1e-3
-    assert "its sign was turned" not in out  # whose sign is known
+    assert "its sign was flipped" not in out  # whose sign is known
 
 
 def test_new_weights_where_an_update_is_expected_are_noticed(folder, capsys, monkeypatch):
@@ -346,7 +346,7 @@ def test_the_usual_file_without_a_learning_rate_is_read_all_the_same(folder, cap
     )
     assert code == 1
     assert "6 of 6 records are proven" in out
-    assert "its sign was turned" in out
+    assert "its sign was flipped" in out
 
 
 def test_whole_numbers_are_refused_and_each_input_has_a_folder_of_its_own(folder, capsys, monkeypatch):
@@ -415,8 +415,8 @@ def test_buffers_of_a_network_are_no_unknown_tensors(tmp_path):
     (["--learning-rate", "0.05", "--batch-size", "6"], None),
     (["--learning-rate", "0.05", "--batch-size", "12"], None),  # each record may be there twice
     (["--learning-rate", "0.1"], "fit a learning rate of 0.05 instead of 0.1"),
-    (["--batch-size", "5"], "6 records are proven, and a batch of 5 was declared"),
-    (["--learning-rate", "0.05", "--batch-size", "9"], "the declared 9 is no multiple"),
+    (["--batch-size", "5"], "6 records are proven, but a batch of 5 was declared"),
+    (["--learning-rate", "0.05", "--batch-size", "9"], "the declared 9 is not a multiple"),
 ])  # fmt: skip
 def test_declared_settings_that_proven_records_contradict_are_named(
     folder, capsys, monkeypatch, declared, seen

@@ -122,7 +122,7 @@ def test_what_cannot_be_tested_is_withheld_unless_that_is_allowed(sent):
 
     torch.manual_seed(0)
     before, crowd = one_step(make(), 400)
-    assert "nothing tells" in sent(withhold_exposed(make, ONE_STEP), before, crowd)
+    assert "cannot be tested" in sent(withhold_exposed(make, ONE_STEP), before, crowd)
     assert sent(withhold_exposed(make, ONE_STEP, allow_untested=True), before, crowd).state is crowd
 
 

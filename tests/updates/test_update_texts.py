@@ -498,4 +498,4 @@ def test_every_layer_of_an_update_and_of_its_control_is_taken_apart_once(monkeyp
     assert found.strongest.proven == 2
     layers = 2 + len(text_model(model).between)
     assert len(taken) == 2 * layers, "each of the update, and of its control"
-    assert any("sign was turned" in note for note in found.subject["notes"]) == (factor < 0)
+    assert any("sign was flipped" in note for note in found.subject["notes"]) == (factor < 0)

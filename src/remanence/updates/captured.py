@@ -38,11 +38,11 @@ class Captured(AnyGame[SharedGradient]):
     """One or more updates that exist. Behind dense layers every sample of every batch is one trial.
 
     With the `batches` themselves, a sample counts if the attack's reconstruction meets the criterion. Without
-    them, it counts if the game can recompute the update, or the part of it that is the sample's alone, from what
-    the attack proposed. Where a batch size is neither proven nor declared (`batch_size`), nothing is divided by it: a
-    trial is then an update, and succeeds if one record of it is proven. So it is for pictures in patches and for texts,
-    which are proven together or not at all. The control is the same attack on the same updates with the entries of
-    every tensor shuffled (of layers of more than four million weights, the first alone: all that is read is read off
+    them, it counts if the game can recompute the update, or the sample's contribution to it, from the attack's
+    proposal. If a batch size is neither proven nor declared (`batch_size`), no rate is divided by it: a trial is then
+    an update, and succeeds if one of its records is proven. The same holds for pictures in patches and for texts, which
+    are proven together or not at all. The control is the same attack on the same updates with the entries of every
+    tensor shuffled (of layers with more than four million weights, only the first, because all records are read off
     it).
     """
 
@@ -53,7 +53,7 @@ class Captured(AnyGame[SharedGradient]):
     batches: Sequence[Records] | None = None
     criterion: Criterion = Criterion(reduction=Reduction.MATCHED, label_scale=1.0)
     batch_size: int | None = None
-    disturbed: Caveat | None = None  # why the update cannot be recomputed, where it is known that it cannot
+    disturbed: Caveat | None = None  # why the update cannot be recomputed, if that is known
     bounds: tuple[Bound, ...] = ()
     default_trials: int = field(init=False, repr=False)  # every update
 
@@ -64,7 +64,7 @@ class Captured(AnyGame[SharedGradient]):
                 "Batches and gradients do not belong together.",
                 needs=f"one batch for each of the {len(self.gradients)} gradients",
                 got=f"{len(self.batches)} batches",
-                hint="leave the batches out where they are unknown",
+                hint="leave the batches out if they are unknown",
             )
 
     @property
@@ -73,17 +73,17 @@ class Captured(AnyGame[SharedGradient]):
         return Knowledge(self.mechanism, Uninformed(), None)
 
     def fits(self) -> None:
-        """The gradients are numbers, and were made from these weights, as far as that can be told."""
+        """The gradients are finite, and were made from these weights as far as this can be tested."""
         require_finite(self.gradients)
         if self.disturbed is None and self.batches is None:
             self.mechanism.reader.fits(self.gradients, self.mechanism)
 
     def baseline(self, chances: int = 1) -> Baseline:
-        """Nothing: there is nothing to guess from."""
+        """Uninformed: there is nothing to guess from."""
         return Uninformed().baseline(self.criterion)
 
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of what went in."""
+        """Hashes of the gradients and batches."""
         found = {"gradients": self.gradients.sha256()}
         for index, batch in enumerate(self.batches or ()):
             found[f"batch {index}"] = batch.sha256()
@@ -98,7 +98,7 @@ class Captured(AnyGame[SharedGradient]):
         return replace(self, gradients=self.gradients.to(device), batches=batches)
 
     def caveats(self) -> tuple[Caveat, ...]:
-        """The records share their updates; and what stands in the way of a proof."""
+        """The records share their updates; and reasons why no proof may be possible."""
         found = (ONE_RELEASE,) if self.disturbed is None else (ONE_RELEASE, self.disturbed)
         if self.batches is not None:
             return found
@@ -111,13 +111,13 @@ class Captured(AnyGame[SharedGradient]):
         return Words("recovered", reader.many, counts=reader.counts, less=SEND_LESS)
 
     def how_many(self, outcome: Outcome) -> int | None:
-        """All batches together, where each size is proven."""
-        sizes = outcome.numbers["proven_batch_size"]  # of several samples of an update, with the first alone
+        """The total over all batches, if each size is proven."""
+        sizes = outcome.numbers["proven_batch_size"]  # stored with the first sample of each update only
         total = int(sizes.sum())
         return total if bool((sizes > 0).all()) or total == sizes.numel() else None
 
     def records(self, trials: int, draws: Draws) -> None:
-        """Nobody knows which records they were."""
+        """None: the records are unknown."""
 
     def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
         """All updates together: a control needs them all, and they are few."""
@@ -154,12 +154,12 @@ class Captured(AnyGame[SharedGradient]):
         )
 
     def proofs(self, guess: Reconstruction, gradients: Gradient) -> Sequence[Proven]:
-        """What recomputation says about each update and what was proposed for it; nothing where it is disturbed."""
+        """The proof for each update from its proposed records; empty if the update is disturbed."""
         reader = self.mechanism.reader
         return reader.proofs(guess, gradients, self.mechanism, claims=self.disturbed is None)
 
     def _sizes(self, proofs: Sequence[Proven]) -> Sequence[int | None]:
-        """How many samples are behind each update; None for all where one is not known."""
+        """How many samples are behind each update; None for all if one is unknown."""
         if self.batches is not None:
             return [len(batch) for batch in self.batches][: len(proofs)]
         sizes = [proof.batch_size or self.batch_size for proof in proofs]
@@ -204,9 +204,9 @@ def _samples(parts: Sequence[Tensor]) -> Tensor:
 
 
 def shuffled(gradients: Gradient, generator: torch.Generator, *, spare_large: bool = False) -> Gradient:
-    """The entries of every tensor in another order: the same numbers, and no structure.
+    """The entries of every tensor in random order: the same numbers without structure.
 
-    `spare_large` leaves large tensors behind the first as they are, which saves a copy of the update.
+    `spare_large` leaves large tensors after the first unchanged, which saves a copy of the update.
     """
     mixed = {}
     for name, values in gradients.tensors.items():
@@ -219,7 +219,7 @@ def shuffled(gradients: Gradient, generator: torch.Generator, *, spare_large: bo
 
 
 def _mixed(flat: Tensor, generator: torch.Generator) -> Tensor:
-    """The same numbers in a random order; of very many, 64 at a time, which leaves no row or column whole."""
+    """The same numbers in random order; very many move in blocks of 64, which still breaks every row and column."""
     together = 1 if len(flat) <= LARGE else 64
     whole = len(flat) // together * together
     order = torch.randperm(whole // together, generator=generator, device=generator.device)

@@ -31,7 +31,7 @@ class Sent:
         "--before",
         "--weights",
         "The weights that the update was made from.",
-        "as the factory makes them",
+        "the factory's",
     ] = None
     after: Annotated[
         list[Path] | None, "A client's weights after the round, instead of an update; repeatable."
@@ -45,27 +45,25 @@ class Client:
 
     learning_rate: Annotated[
         float | None,
-        "The client's. The file then holds new weights minus old ones. Without it, the scale is solved for.",
+        "The client's. The file then holds new weights minus old ones. If omitted, the scale is solved for.",
     ] = None
     local_steps: Annotated[int, "How many steps the client took."] = 1
     momentum: Annotated[float, "The client's momentum over these steps."] = 0.0
     weight_decay: Annotated[float, "The client's, for several steps. For one it is solved for."] = 0.0
     optimizer: Annotated[str, "The client's optimiser: sgd, adam or adamw."] = "sgd"
-    batch_size: Annotated[int | None, "How many samples are behind each update.", "what is proven"] = None
-    noise_multiplier: Annotated[
-        float | None, "Gaussian noise that the client added, over --max-grad-norm."
-    ] = None
-    max_grad_norm: Annotated[float, "What each record's gradient was clipped to before the noise."] = 1.0
+    batch_size: Annotated[int | None, "How many samples are behind each update.", "the proven number"] = None
+    noise_multiplier: Annotated[float | None, "The client's Gaussian noise, in units of --max-grad-norm."] = (
+        None
+    )
+    max_grad_norm: Annotated[float, "The norm that each record's gradient was clipped to."] = 1.0
 
 
 @options()
 class Effort:
-    """Who attacks, and what counts as too much."""
+    """The adversary, and the limit."""
 
-    candidates: Annotated[
-        int, "For ceilings: among how many candidates the adversary looks for a record."
-    ] = 10
-    longest: Annotated[int, "For transformers: how many tokens the longest text may have."] = 64
+    candidates: Annotated[int, "For ceilings: the length of the adversary's shortlist of candidates."] = 10
+    longest: Annotated[int, "For transformers: the most tokens that a text may have."] = 64
 
 
 def update(
@@ -88,7 +86,7 @@ def update(
     """Tell what an update gives away: which samples, and through which layer.
 
     With `--gradient`, or `--before` and `--after`, the attack knows what a server knows: the network and the
-    update. What it recovers is proven by recomputing the update, without the data. With `--batch` you look at your
+    update. Recovered records are proven by recomputing the update, without the data. With `--batch` you look at your
     own batch before its gradient leaves. Exit codes are those of `audit`; an update that does not belong to the
     weights ends with 2. audit.json and report.html are written too, and hold no sample.
     """
@@ -155,7 +153,7 @@ def _one_model(argument: str | None, option: str | None) -> str:
 
 def _check_inputs(updates: Sequence[Path], batch: Path | None) -> None:
     given = {"an update (--gradient, or --before and --after)": updates or None, "--batch": batch}
-    exactly_one(given, "--gradient for what was captured, --batch for what is about to be sent")
+    exactly_one(given, "--gradient for a captured update, --batch for one that is about to be sent")
 
 
 def _shape(text: str | None) -> tuple[int, ...] | None:
@@ -166,7 +164,7 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
     if shape is not None and not (shape and all(size > 0 for size in shape)):
         raise InputError(
             "The shape of an input cannot be read.",
-            needs="whole numbers with commas between them",
+            needs="comma-separated whole numbers",
             got=str(text),
             hint="--input-shape 3,32,32",
         )

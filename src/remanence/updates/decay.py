@@ -1,7 +1,7 @@
-"""The weight decay in an update: λ times the weights fills every dimension, until it is taken out.
+"""The weight decay in an update: λ times the weights fills every dimension until it is subtracted.
 
-With W and G of a layer whose gradient has a low rank, W⁺(G + λW) = W⁺G + λ: λ is the eigenvalue that most have. Plain
-SGD takes the same multiple of all weights off in a round, however many steps it has.
+With W and G of a layer whose gradient has a low rank, W⁺(G + λW) = W⁺G + λ: λ is the most frequent eigenvalue. Plain
+SGD subtracts the same multiple of all weights in a round, however many steps it takes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-_FEWEST = 8  # dimensions that must be left over to see it in
+_FEWEST = 8  # spare dimensions needed to see it
 _ROUNDS = 4
 
 
 def decay_of(weights: Tensor, sent: Tensor, rank_at: Callable[[float], int]) -> float | None:
-    """The multiple of a layer's weights `(outputs, inputs)` that is in its update; None without room to see it.
+    """The multiple of a layer's weights `(outputs, inputs)` in its update; None without spare dimensions.
 
-    `rank_at` tells the rank of the update once so much has been taken out.
+    `rank_at` gives the rank of the update after subtracting this much.
     """
     if weights.shape[0] < weights.shape[1]:
         weights, sent = weights.mT, sent.mT

@@ -1,4 +1,4 @@
-"""What the owner of an update says about it: how the client trained, and what else is known."""
+"""The owner's declarations about an update: how the client trained, and other known settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Weights = dict[str, Tensor]
 @final
 @dataclass(frozen=True)
 class LocalTraining:
-    """What a client does between two rounds. Without a learning rate the update's scale is not known."""
+    """A client's training between two rounds. Without a learning rate the update's scale is unknown."""
 
     steps: int = 1
     learning_rate: float | None = None
@@ -64,7 +64,7 @@ class LocalTraining:
 @final
 @dataclass(frozen=True)
 class Noise:
-    """Gaussian noise that the client is said to have added to a sum of clipped gradients."""
+    """Gaussian noise that the client declares to have added to a sum of clipped gradients."""
 
     multiplier: float
     max_grad_norm: float
@@ -77,14 +77,14 @@ class Noise:
 @final
 @dataclass(frozen=True)
 class Declared:
-    """What the owner says about the updates; what is left out is read off them, or unknown."""
+    """The owner's declarations about the updates; omitted ones are inferred, or unknown."""
 
     training: LocalTraining = field(default_factory=LocalTraining)
     batch_size: int | None = None
     weights: Path | None = None
     input_shape: tuple[int, ...] | None = None
     noise: Noise | None = None
-    candidates: int = 10  # how many a record is among, for ceilings
+    candidates: int = 10  # for ceilings: the length of the shortlist
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
@@ -92,7 +92,7 @@ class Declared:
         whole("candidates", self.candidates, least=2, hint="--candidates 10")
         if self.noise is not None and self.batch_size is None:
             raise InputError(
-                "How much noise each number has is not known.",
+                "The noise in each number is unknown.",
                 needs="the batch size that the noised sum was divided by",
                 got="--noise-multiplier without --batch-size",
                 hint="--batch-size 256",

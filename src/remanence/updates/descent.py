@@ -1,4 +1,4 @@
-"""The one solver behind dense layers and patches: damped Gauss–Newton steps."""
+"""The solver for dense layers and patches: damped Gauss–Newton steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def descend(
     steps: int,
     give_up: Callable[[int, float], bool] = lambda *_: False,
 ) -> tuple[Tensor, float]:
-    """A point from which no step leads on, and its residual, a square.
+    """A point that no step improves, and its squared residual.
 
     `value` is the residual of a point, `normal` JᵀJ and Jᵀ times the residual there; `give_up` looks at each step.
     """

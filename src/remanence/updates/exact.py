@@ -1,13 +1,13 @@
 """The attack on updates: records out of the span of a layer's gradient, stage by stage.
 
-What a network reads decides about the stages (`reading.recognise`):
+The network's input decides the stages (`reading.recognise`):
 
-- *Dense layers*. Samples that neurons have to themselves are read off and subtracted (Pan et al. 2022); rows that are
-  multiples of one another give samples after any number of steps; whole batches are solved for within the span of the
-  first layer's gradient; and its sparse directions give those that no neuron has to itself (Dimitrov et al. 2024). Each
-  stage is tried where those before it left something unexplained.
+- *Dense layers*. Samples with exclusive neurons are read off and subtracted (Pan et al. 2022). Parallel rows give
+  samples after any number of steps. Whole batches are solved for within the span of the first layer's gradient. Its
+  sparse directions give samples without an exclusive neuron (Dimitrov et al. 2024). Each stage runs only if those
+  before it left something unexplained.
 - *Patches*. Pictures within the span of the layer that reads them.
-- *Tokens*. Every token against the span of the first attention layer, texts in that of the second (Petrov et al. 2024).
+- *Tokens*. Tokens within the span of the first attention layer, texts within that of the second (Petrov et al. 2024).
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from remanence.updates.shared_gradient import Effort, SharedGradient
 @final
 @dataclass(frozen=True)
 class Exact(Attack[Gradient]):
-    """Solve for the records behind an update, in stages that end where nothing but rounding is left.
+    """Solve for the records behind an update, in stages, until only rounding errors remain.
 
-    `longest` is how many tokens a text may have.
+    `longest` is the most tokens that a text may have.
     """
 
     longest: int = 64
     info: ClassVar[AttackInfo] = AttackInfo(
         "exact",
-        "Solves for the records behind an update within the span of a layer's gradient, and names no others.",
+        "Solves for the records behind an update within the span of a layer's gradient, and proposes no others.",
         "an update of a network that ends in dense layers, or reads patches of pictures, or tokens of texts",
         "one gradient",
         REMANENCE.at("after Pan et al. 2022, Dimitrov et al. 2024, Petrov et al. 2024"),
     )
 
     def check(self, knowledge: Knowledge) -> SharedGradient:
-        """A network that can be read, and an update that tells something."""
+        """A readable network, and an update that is informative."""
         mechanism = knowledge.mechanism
         if not isinstance(mechanism, SharedGradient):
             raise self.refusal(got=knowledge, hint="a game whose mechanism is SharedGradient")

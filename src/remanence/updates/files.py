@@ -1,4 +1,4 @@
-"""Weights, gradients and batches from files, checked against the network before any time is spent."""
+"""Weights, gradients and batches from files, checked against the network first."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from remanence.updates.dense.layers import LARGE
 from remanence.updates.parts import largest, row_slices, working
 from remanence.updates.rounding import Rounding
 
-_WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel, DDP and torch.compile put in front of names
+_WRAPPERS = ("module.", "_orig_mod.")  # prefixes that DataParallel, DDP and torch.compile add to names
 _FEW = 4096  # numbers that are looked at first
 HOLDS_WEIGHTS = "{} holds weights, not an update: the network's own were subtracted."
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Named tensors from a .safetensors file, an .npz file, or a state dict with nothing else (no code is run)."""
+    """Named tensors from a .safetensors file, an .npz file, or a state dict of tensors only (no code is run)."""
     try:
         if path.suffix == ".safetensors":
             return map_tensors(path, MOST)
@@ -48,14 +48,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         reason = f"{type(found).__name__} that is not a mapping from names to tensors"
     raise InputError(
         "The tensors cannot be read.",
-        needs="a .safetensors file, an .npz file of arrays, or a state dict saved by torch.save with tensors alone",
+        needs="a .safetensors file, an .npz file of arrays, or a state dict of tensors only saved by torch.save",
         got=f"{path}: {reason}",
         hint="safetensors.torch.save_file({name: p.grad for name, p in model.named_parameters()}, path)",
     )
 
 
 def unwrapped(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors by the network's own names: DataParallel, DDP and torch.compile put theirs in front."""
+    """The same tensors by the network's own names, without the prefixes of DataParallel, DDP and torch.compile."""
     own, found = model.state_dict().keys(), _by_name(model, tensors)
     for _ in range(len(_WRAPPERS)):
         for wrapper in _WRAPPERS:
@@ -65,7 +65,7 @@ def unwrapped(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 def _by_name(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A list of arrays, as `numpy.savez(path, *arrays)` and Flower number them, by the names that are in that order."""
+    """Numbered arrays, as `numpy.savez(path, *arrays)` and Flower write them, by the network's names in order."""
     numbers = [f"arr_{index}" for index in range(len(tensors))]
     if not tensors or set(numbers) != set(tensors):
         return dict(tensors)
@@ -73,7 +73,7 @@ def _by_name(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
         if len(names) == len(numbers):
             return {name: tensors[number] for name, number in zip(names, numbers, strict=True)}
     raise InputError(
-        "The arrays have no names, and are not as many as the network has.",
+        "The arrays have no names, and their number does not match the network.",
         needs=f"the network's {len(model.state_dict())} tensors in their order",
         got=f"{len(numbers)} arrays",
         hint="numpy.savez(path, *[value.numpy() for value in model.state_dict().values()]), or with names",
@@ -81,7 +81,7 @@ def _by_name(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Give a network the weights at which the gradient was taken."""
+    """Load the weights at which the gradient was taken."""
     weights = unwrapped(model, read_tensors(path))
     try:
         model.load_state_dict(weights)
@@ -91,16 +91,16 @@ def load_weights(model: nn.Module, path: Path) -> None:
             "The weights do not fit the network.",
             needs=f"the tensors of {type(model).__name__}",
             got=" ".join(lines)[:300],
-            hint="the same factory that made the network which was trained",
+            hint="the factory of the network that was trained",
         ) from None
 
 
 def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    """Refuse a gradient that is not one of this network, and name the layer; buffers and frozen layers are left out."""
+    """Refuse a gradient of another network, and name the layer; buffers and frozen layers are ignored."""
     wanted = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not wanted:
         raise InputError(
-            "All of this network is frozen: no update comes from it.",
+            "This network is entirely frozen, so it has no update.",
             needs="a parameter with requires_grad",
             got="none",
             hint="return the network from its factory as the client trains it",
@@ -135,7 +135,7 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
             )
         if torch.finfo(gradient[name].dtype).bits < 16:
             raise InputError(
-                f"The gradient of {name} is in a format that nothing is computed in: {source}.",
+                f"The gradient of {name} is in a format that is not used for computing: {source}.",
                 needs="float16, bfloat16, float32 or float64",
                 got=str(gradient[name].dtype),
                 hint="multiply the codes by their scale first, as the server does, and save the product in float32",
@@ -150,7 +150,7 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
     if not any(gradient[name].count_nonzero() for name in wanted):
         raise InputError(
             f"The gradient is zero everywhere: {source}.",
-            needs="a gradient that a batch has made",
+            needs="the gradient of a batch",
             got="zeros only",
             hint="save it after loss.backward() and before optimizer.zero_grad()",
         )
@@ -188,7 +188,7 @@ def read_batch(path: Path, dtype: torch.dtype) -> Records:
 
 
 def holds_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a file holds weights close to the network's, where an update was expected: it is far too near to them."""
+    """Whether a file that should hold an update holds weights instead: it is too close to the network's own."""
     apart = total = 0.0
     for name, parameter in model.named_parameters():
         if parameter.ndim >= 2 and name in tensors and tensors[name].shape == parameter.shape:
@@ -201,12 +201,12 @@ def holds_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
 
 
 def widened(value: Tensor) -> Tensor:
-    """The same in double precision; a large tensor that is in single precision stays as it is."""
+    """The same in double precision; a large tensor in single precision is not converted."""
     return value if value.numel() > LARGE and value.dtype == torch.float32 else value.double()
 
 
 def rounding_of(tensors: Mapping[str, Tensor]) -> Rounding:
-    """How coarse these numbers are, whatever they are stored in; the coarsest tensor counts."""
+    """How coarse these numbers are, whatever their storage format; the coarsest tensor counts."""
     kept = [value for value in tensors.values() if value.is_floating_point()]
     for coarse in (torch.bfloat16, torch.float16, torch.float32):
         if all(_holds(value, coarse) for value in kept):
@@ -215,7 +215,7 @@ def rounding_of(tensors: Mapping[str, Tensor]) -> Rounding:
 
 
 def _holds(value: Tensor, coarse: torch.dtype) -> bool:
-    """Whether a format keeps every number of a tensor; a look at a few decides about most."""
+    """Whether a format keeps every number of a tensor; a few numbers are tried first."""
     return (
         all(
             torch.equal(part.to(coarse).to(part), part)

@@ -1,6 +1,6 @@
-"""Flower: keep the updates of a federation that one owns for an audit, or hold back those that give samples away.
+"""Flower: keep your own federation's updates for an audit, or withhold those that give samples away.
 
-Both are client mods: `ClientApp(mods=[record_updates(folder)])`. They see what a client sends, nothing of its data.
+Both are client mods: `ClientApp(mods=[record_updates(folder)])`. They see a client's updates, not its data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     CallNext = Callable[[Message, Context], Message]
     Mod = Callable[[Message, Context, CallNext], Message]
 
-EXPOSED = 700  # the code of the error that goes out in place of an update
+EXPOSED = 700  # the code of the error that is sent instead of an update
 
 
 def record_updates(folder: Path | str) -> Mod:
@@ -61,11 +61,11 @@ def record_updates(folder: Path | str) -> Mod:
 def withhold_exposed(
     make_model: Callable[[], nn.Module], declared: Declared, *, allow_untested: bool = False
 ) -> Mod:
-    """Send an error instead of an update that exposes a sample, does not fit what is declared, or cannot be read.
+    """Send an error instead of an update that exposes a sample, contradicts its declaration, or cannot be read.
 
     `make_model` makes the network; `declared` says how many steps the client takes and at which rate, and the shape of
-    an input where there are convolutions in front. See `guard.reason_to_withhold`. A client can leave its mods out: who
-    owns the server insists by `passing`. A quiet mod is no protection: other attacks may see more.
+    an input where there are convolutions in front. See `guard.reason_to_withhold`. A client can omit its mods: the
+    server enforces the check with `passing`. Silence is not protection: other attacks may see more.
     """
 
     def mod(message: Message, context: Context, call_next: CallNext) -> Message:
@@ -87,7 +87,7 @@ def passing(
     *,
     allow_untested: bool = False,
 ) -> list[Message]:
-    """The replies of clients that may be used, on the server: the same look at each, whatever its client says.
+    """On the server: the replies that may be used. Each gets the same check, whatever its client claims.
 
     In a strategy: `super().aggregate_train(server_round, passing(replies, weights, make, declared))`.
     """

@@ -1,6 +1,6 @@
-"""Look at a batch, or at an update, before it leaves: report it or withhold it.
+"""Check a batch or an update before it is sent: report it or withhold it.
 
-A guard fails closed. What it could not read whole, as it was declared, it holds back and says why.
+A guard fails closed: it withholds any update that it cannot read completely as declared, and says why.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ def reason_to_withhold(
     *,
     allow_untested: bool = False,
 ) -> str | None:
-    """Why a client's new weights must not leave, or be used; None where they were read whole and expose nobody.
+    """Why a client's new weights must not be sent or used; None if they were read completely and expose no one.
 
-    `before` are the weights that the client got, `declared` is what it is said to have done with them. An update that
-    does not fit that is held back, as is one that cannot be read; and, unless you `allow_untested` ones, an update of a
-    network in which nothing tells whether it fits: behind GELU, SiLU or tanh, in patches, and in texts. A declared
-    noise that is there lets it pass.
+    `before` are the weights that the client received, `declared` its declared training. An update that contradicts the
+    declaration or cannot be read is withheld. So is an update of a network for which the declaration cannot be tested
+    (GELU, SiLU or tanh, patches, texts), unless you `allow_untested` ones. An update with the declared noise passes.
     """
     try:
         model.load_state_dict(dict(before))
@@ -71,7 +70,7 @@ def _reason(
         isinstance(reader, DenseReader) and reader.head.activation.is_kinked and len(reader.head.weights) > 1
     )
     steps_fit = balances and declared.training.is_plain
-    return None if tested or steps_fit else "nothing tells whether it is what was declared"
+    return None if tested or steps_fit else "its declared training cannot be tested"
 
 
 @final
@@ -88,14 +87,14 @@ class ExclusivityGuard:
     >>> guard.exposed.tolist(), withheld, model[0].weight.grad
     ([True, True], True, None)
 
-    It counts exclusive neurons, which give a sample away at once, and costs next to nothing. That is no protection: a
-    batch smaller than the layer can be recovered whole without any (`is_low_rank`). With `thorough` it lets every
-    stage of the exact attack read the gradient, once it is there, and counts what they prove: call `allows` after
-    `backward`. It then takes networks that read patches or tokens too, and a gradient that it cannot read is held back.
-    Even then only noise has a proof. `allowed` is how many exposed samples a batch may have.
+    It counts exclusive neurons, which give a sample away at once, and costs next to nothing. This is not protection: a
+    batch smaller than the layer can be recovered whole without any (`is_low_rank`). With `thorough` it runs every
+    stage of the exact attack on the gradient and counts the proven records: call `allows` after `backward`. It then
+    also takes networks that read patches or tokens, and withholds a gradient that it cannot read. Even then only noise
+    has a proof. `allowed` is how many exposed samples a batch may have.
 
-    All forward passes since the last decision that may send a gradient count together, as when gradients are
-    accumulated. Passes under `torch.no_grad()`, as in validation, send none.
+    All forward passes with gradients since the last decision count together, as when gradients are accumulated.
+    Passes under `torch.no_grad()`, as in validation, do not count.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class ExclusivityGuard:
         return len(self.exposed) < self.smaller_side
 
     def allows(self) -> bool:
-        """Whether what was seen since the last decision may leave; counts it for the report."""
+        """Whether the gradient since the last decision may be sent; counts it for the report."""
         exposed = self.exposed
         count = self._proven() if self.thorough else int(exposed.sum())
         fine = count is not None and count <= self.allowed
@@ -176,18 +175,18 @@ class ExclusivityGuard:
         return fine
 
     def _proven(self) -> int | None:
-        """How many samples are proven from the gradient that is about to leave; None where it cannot be read."""
+        """How many samples the gradient proves; None if it cannot be read."""
         named = {name: p.grad for name, p in self.model.named_parameters() if p.requires_grad}
         gradient = {name: grad.detach() for name, grad in named.items() if grad is not None}
         if len(gradient) < len(named):
             raise InputError(
-                "There is no gradient to look at.",
-                needs="loss.backward() before a thorough guard is asked",
+                "There is no gradient to check.",
+                needs="loss.backward() before the thorough check",
                 got=f"{len(named) - len(gradient)} parameters without one",
-                hint="thorough=False looks at the forward pass alone",
+                hint="thorough=False checks only the forward pass",
             )
         try:
-            reader = recognise(self.model, self._shape)  # at the weights as they are now
+            reader = recognise(self.model, self._shape)  # at the current weights
             declared = Declared(input_shape=self._shape)
             update = opened(self.model, gradient, declared)
             found = belongs(reader, self.model, update, declared)
@@ -198,14 +197,14 @@ class ExclusivityGuard:
         return sum(proof.count for proof in read(Subject(self.model, reader, [found], declared)))
 
     def withhold(self) -> bool:
-        """Drop all gradients if the last batch may not leave; says whether it did."""
+        """Drop all gradients if the last batch must not be sent; returns whether it did."""
         if self.allows():
             return False
         self.model.zero_grad(set_to_none=True)
         return True
 
     def report(self) -> str:
-        """What was seen so far, with an interval that allows for batches standing or falling together."""
+        """A summary so far, with an interval that treats each batch as a cluster."""
         if not self.batches:
             return "no batch seen"
         rate = SuccessRate(self.samples_exposed, self.samples, clusters=self.batches)

@@ -1,4 +1,4 @@
-"""The audit of opened updates: the work behind `remanence update`, whatever the network reads."""
+"""The audit of opened updates, behind `remanence update`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _OFF = (
 
 
 def updates_of(entry: Evidence) -> list[dict[str, Any]]:
-    """The entries of audit.json about each update, from what an attack's records were found to explain.
+    """The entries of audit.json about each update, from the proofs of an attack's records.
 
     `proven` records; `different_records` behind the update, where that number is proven (records that are alike count
     once: each twice would send the same); `share_sum` of records that explain the update whole, 1 in a mean;
@@ -76,7 +76,7 @@ def updates_of(entry: Evidence) -> list[dict[str, Any]]:
 
 
 def contradictions(updates: Sequence[dict[str, Any]], declared: Declared) -> Iterator[Caveat]:
-    """Declared settings that proven records do not fit; what else would explain that is said too."""
+    """Declared settings that proven records contradict, with other possible explanations."""
     rate, size, seen = declared.training.learning_rate, declared.batch_size, []
     for number, update in enumerate(updates):
         total, proven = update["share_sum"], update["proven"]
@@ -84,33 +84,33 @@ def contradictions(updates: Sequence[dict[str, Any]], declared: Declared) -> Ite
         if total is not None and rate is not None and not fits:
             without = ", or some records left no trace" if total < 1 else ""
             seen.append(
-                f"Update {number}: the shares of its records add up to {total:.3g}, and in a mean to 1. They fit a "
+                f"Update {number}: the shares of its records add up to {total:.3g}, not 1 as in a mean. They fit a "
                 f"learning rate of {rate * total:.3g} instead of {rate:g}; or the update was multiplied, as "
                 f"clipping does{without}."
             )
         if size is not None and proven > size:
-            seen.append(f"Update {number}: {proven} records are proven, and a batch of {size} was declared.")
+            seen.append(f"Update {number}: {proven} records are proven, but a batch of {size} was declared.")
         elif size is not None and fits and update["equal_share"] and size % proven:
             seen.append(
                 f"Update {number}: {proven} records with equal shares explain it whole. In a plain mean each is "
-                f"there equally often, and the declared {size} is no multiple of that."
+                f"there equally often, and the declared {size} is not a multiple of that."
             )
     if seen:
         yield replace(UPDATE_DECLARED, seen=" ".join(seen[:4]))
 
 
-# What could have kept records from being proven, and did not where one is.
+# Possible reasons why no record was proven; dropped if one is.
 _WHY_NOT = (
     UPDATE_UNTESTED, UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_SINGLE_LAYER, UPDATE_ONE_OUTPUT, PATCHES_OPEN, TEXTS_OPEN,
 )  # fmt: skip
 _DOUBLE = 1e-10  # precisions below are double's
-_TURNED = "{} goes against the gradient, as new weights minus old ones do: its sign was turned."
+_TURNED = "{} goes against the gradient, as new weights minus old ones do: its sign was flipped."
 
 
 @final
 @dataclass(frozen=True)
 class Subject:
-    """A network, how it is read, and what it shared; with the batch where the owner looks at one of their own."""
+    """A network, how it is read, and its updates; with the batch if the owner audits their own."""
 
     model: nn.Module
     reader: Reader
@@ -120,17 +120,17 @@ class Subject:
 
     @property
     def rounding(self) -> Rounding:
-        """Of all updates' numbers; the coarsest counts."""
+        """The rounding of all updates' numbers; the coarsest counts."""
         return reduce(Rounding.or_coarser, (update.rounding for update in self.updates))
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Of an input, where it is known."""
+        """The shape of an input, if known."""
         return self.declared.input_shape if self.batch is None else tuple(self.batch.features.shape[1:])
 
     @property
     def sent(self) -> Sent:
-        """What is known about all updates."""
+        """The facts that hold for all updates."""
         return Sent(
             self.rounding,
             self.declared.training,
@@ -153,7 +153,7 @@ def audit_files(
     target: str,
     longest: int = 64,
 ) -> AuditResult:
-    """Audit updates, weights `after` a round, or the update that a batch of the owner's own would make."""
+    """Audit updates, weights `after` a round, or the update that the owner's own batch would make."""
     dtype = next((value.dtype for value in model.parameters()), torch.float32)
     own = None if batch is None else read_batch(batch, dtype)
     reader = recognise(model, declared.input_shape if own is None else tuple(own.features.shape[1:]))
@@ -170,7 +170,7 @@ def audit_files(
 def inspect(
     subject: Subject, *, policy: Policy, seed: int = 0, device: str = "cpu", target: str, longest: int = 64
 ) -> AuditResult:
-    """Audit updates; where a network reads patches and no picture is proven, what enters its dense layers is read."""
+    """Audit updates; if a network reads patches and none is proven, read the features entering its dense layers."""
     attack = Exact(longest=longest)
     if isinstance(subject.reader, DenseReader):
         return _dense(subject, subject.reader, attack, policy=policy, seed=seed, device=device, target=target)
@@ -263,7 +263,7 @@ def _dense(
 def _dense_mechanism(
     subject: Subject, reader: DenseReader, *, is_known: bool
 ) -> tuple[SharedGradient, Gradient]:
-    """The dense layers alone as a network that shares their gradients; those of a large one in few coordinates."""
+    """The dense layers as a network of their own, with their gradients; a large layer in few coordinates."""
     head, layers = _condensed(subject, reader.head, is_known=is_known)
     parts = {
         f"{index}.{name}": value
@@ -282,7 +282,7 @@ def _dense_mechanism(
 
 
 def _whole_mechanism(subject: Subject, longest: int) -> tuple[SharedGradient, Gradient]:
-    """The network as it is read, and its updates."""
+    """The network with its reader, and its updates."""
     reader, names = subject.reader, subject.updates[0].gradient
     shape = reader.model.shape if isinstance(reader, PatchReader) else (longest,)
     stacked = {name: torch.stack([update.gradient[name] for update in subject.updates]) for name in names}
@@ -290,7 +290,7 @@ def _whole_mechanism(subject: Subject, longest: int) -> tuple[SharedGradient, Gr
 
 
 def read(subject: Subject, effort: Effort | None = None) -> list[Proven]:
-    """What recomputation proves of each update, without a control: for those who hold updates back."""
+    """The proofs for each update, without a control: for guards that withhold updates."""
     effort = effort or Effort()
     if isinstance(subject.reader, DenseReader):
         mechanism, gradients = _dense_mechanism(subject, subject.reader, is_known=False)
@@ -302,17 +302,17 @@ def read(subject: Subject, effort: Effort | None = None) -> list[Proven]:
 
 
 def _told(entry: Evidence, more: Sequence) -> Evidence:
-    """Evidence without what its proven records refute, and with what is said about it now."""
+    """Evidence without the caveats that its proven records refute, and with further ones."""
     refuted = {caveat.id for caveat in _WHY_NOT} if entry.proven else set()
     return replace(entry, caveats=(*(c for c in entry.caveats if c.id not in refuted), *more))
 
 
 def _notes(subject: Subject, best: Evidence) -> list[str]:
-    """What was found out about the files, and which of them go against the gradient."""
+    """Notes about the files, and which of them point against the gradient."""
     notes = [note for update in subject.updates for note in update.notes]
     if isinstance(subject.reader, DenseReader):
         notes += [
-            f"A weight decay was found and taken out: {abs(update.decay):.3g} times the weights."
+            f"A weight decay was found and subtracted: {abs(update.decay):.3g} times the weights."
             for update in subject.updates
             if update.decay
         ]
@@ -325,7 +325,7 @@ def _notes(subject: Subject, best: Evidence) -> list[str]:
 
 
 def _ceilings(declared: Declared) -> tuple[Bound, ...]:
-    """What no attack exceeds, where there is noise."""
+    """The ceiling on any attack, if there is noise."""
     if declared.noise is None:
         return ()
     return (gaussian(1 / declared.candidates, noise_multiplier=declared.noise.multiplier),)
@@ -357,14 +357,14 @@ def _condensed(subject: Subject, head: DenseHead, *, is_known: bool) -> tuple[De
 
 
 def _exposure(head: DenseHead, batch: Records) -> Exposure | None:
-    """Which samples of the owner's batch have neurons to themselves."""
+    """Which samples of the owner's batch have exclusive neurons."""
     if not head.activation.is_relu or len(head.weights) == 1:
         return None
     return head_exposure(head, batch.features, batch.labels)
 
 
 def _scope(head: DenseHead) -> str:
-    """Whether inputs or features are at stake."""
+    """What counts as recovered: inputs or features."""
     first = head.names[0] or "the first layer"
     if head.is_whole_network:
         return f"A sample is recovered if what enters {first}, the input itself, is known exactly."
@@ -375,7 +375,7 @@ def _scope(head: DenseHead) -> str:
 
 
 def _dense_layers(model: nn.Module, shape: tuple[int, ...]) -> DenseReader | None:
-    """The dense layers in which a network ends, where there are several: features can be read where pictures cannot."""
+    """The last dense layers of a network, if there are several: features can be read even if pictures cannot."""
     try:
         head = dense_head(model, torch.zeros(2, *shape, dtype=next(model.parameters()).dtype))
     except InputError:

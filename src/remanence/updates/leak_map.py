@@ -26,7 +26,7 @@ def leak_map(
     """One entry of audit.json for each layer that has a weight; `gradient` has no dimension for trials.
 
     `nonzero` is the share of entries that are not zero (β of Pan et al. 2022, Theorem 1). `rank` is that of a dense
-    layer's gradient, at most the batch size; None for other layers, or where it is not low. `exclusive` counts samples
+    layer's gradient, at most the batch size; None for other layers, or if it is not low. `exclusive` counts samples
     that have an exclusive neuron here, where the batch is known; `unexplained` is the share by norm that proven records
     leave, of each layer or of the whole update.
     """

@@ -1,4 +1,4 @@
-"""What an update gives away: the leak map, layer by layer, and what else is said about it."""
+"""What an update gives away: the leak map, layer by layer, and notes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sections(result: AuditResult) -> list[Section]:
 
 
 def _valid(entries: object, kinds: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The entries of a stored list that have what is drawn; a file may hold anything."""
+    """The entries of a stored list that can be drawn; a file may hold anything."""
     found = entries if isinstance(entries, list) else []
     whole = [each for each in found[:_MOST] if isinstance(each, dict) and kinds.keys() <= each.keys()]
     return [each for each in whole if all(isinstance(each[name], kind) for name, kind in kinds.items())]
@@ -80,9 +80,9 @@ def _drawn(entries: str) -> str:
 
 
 def tokens_sentence(result: AuditResult) -> list[str]:
-    """What is known about the words of a text, whether or not their order is."""
+    """The known tokens of a text, whether or not their order is known."""
     found = [
-        f"A weight decay was found and taken out: {abs(decay):.3g} times the weights."
+        f"A weight decay was found and subtracted: {abs(decay):.3g} times the weights."
         for decay in result.subject.get("decays", ())
         if decay
     ]
@@ -95,12 +95,12 @@ def tokens_sentence(result: AuditResult) -> list[str]:
     if named:
         alike = float(arrays["similarity"][0])
         found.append(
-            f"Texts that are named and not proven: {named}. What they make is {alike:.3f} like the update."
+            f"Texts proposed but not proven: {named}. Their update has a cosine of {alike:.3f} with the one sent."
         )
     if tokens["certain"] and tokens["number"]:
         sure = "Different tokens of the vocabulary that are certainly in the first update's batch"
         return [*found, f"{sure}: {number}."]
-    doubt = "That they are in its batch is not proven, nor that others are not."
+    doubt = "It is not proven that they are in its batch, nor that others are not."
     return [*found, f"{number} tokens fit the first update. {doubt}"]
 
 
@@ -111,7 +111,7 @@ def proven_sentence(result: AuditResult, declared: int | None) -> str:
     if not proven:
         return "No record is proven."
     if size == 1:
-        return "The one record is proven by recomputing the update, and so is that there is no other."
+        return "The one record is proven by recomputing the update, which also proves that there is no other."
     if size:
         return (
             f"{proven} of {size} records are proven by recomputing the update, and so is their number. "

@@ -1,7 +1,7 @@
-"""NVFLARE: look at every update of a federation that one owns before it leaves; log what it gives away, or keep it.
+"""NVFLARE: check every update of your own federation before it is sent; log what it gives away, or withhold it.
 
 Two filters of a client: `KeepModel` on the task's data notes the weights that came in, `ExposureGuard` on the task's
-result lets all exact attacks read the update. They see what a client sends, nothing of its data.
+result lets all exact attacks read the update. They see a client's updates, not its data.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class KeepModel(DXOFilter):
 class ExposureGuard(DXOFilter):
     """On the task's result: check whether the update exposes a record, log it, and let it pass.
 
-    `model` is path/to/file.py:factory. With `withhold` an update that exposes anybody, does not fit what is declared,
-    or cannot be read is not sent: the filter fails, and the server is told so. On the server the same filter looks at
-    what arrives. A quiet guard is no protection: it knows the exact attack, and there are others.
+    `model` is path/to/file.py:factory. With `withhold` an update that exposes a record, contradicts its declaration,
+    or cannot be read is not sent: the filter fails, and the server is told so. On the server the same filter checks
+    incoming updates. Silence is not protection: the guard runs the exact attack, and there are others.
     """
 
     def __init__(self, model: str, learning_rate: float, *, local_steps: int, withhold: bool = False) -> None:
@@ -57,7 +57,7 @@ class ExposureGuard(DXOFilter):
         self.declared = Declared(LocalTraining(local_steps, learning_rate))
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
-        """Nothing is changed; an exposed update raises where it is to be withheld."""
+        """The update is unchanged; an exposed one raises if it is to be withheld."""
         before = fl_ctx.get_prop(_KEPT)
         why: str | None = "no weights came in: KeepModel must filter the task's data"
         if before is not None:
@@ -69,11 +69,11 @@ class ExposureGuard(DXOFilter):
             unknown = sent.keys() - before.keys()
             why = f"it holds {len(unknown)} arrays that are not the network's" if unknown else None
             why = why or reason_to_withhold(self._network(), before, {**before, **sent}, self.declared)
-        self.log_info(fl_ctx, f"remanence: {why or 'nobody can be read off this update'}")
+        self.log_info(fl_ctx, f"remanence: {why or 'no record can be read off this update'}")
         if why is not None and self.withhold:
             raise InputError(
                 "This update was withheld.",
-                needs="an update that was read whole, as it was declared, and exposes no record",
+                needs="an update that can be read completely, matches its declaration and exposes no record",
                 got=why,
                 hint="larger batches, noise, or withhold=False to log only",
             )

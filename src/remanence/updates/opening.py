@@ -1,4 +1,4 @@
-"""A network and what a client sent, opened: how it is read, the gradient of a mean, and how coarse its numbers are."""
+"""Open a network and a client's update: how it is read, as the gradient of a mean, and how coarse its numbers are."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from remanence.updates.watching import logits_of, loss_of
 
 
 def recognise(module: nn.Module, shape: tuple[int, ...] | None = None) -> Reader:
-    """How a network is read: as one of tokens, of patches, or of dense layers; in evaluation mode."""
+    """The reader of a network: of tokens, patches or dense layers; in evaluation mode."""
     was_training = {name for name, part in module.named_modules() if part.training}
     module.eval()
     try:
@@ -70,16 +70,16 @@ def _recognised(module: nn.Module, shape: tuple[int, ...] | None) -> Reader:
 @final
 @dataclass(frozen=True)
 class Update:
-    """One update as the gradient of a mean, and what was found out about it."""
+    """One update as the gradient of a mean, and findings about it."""
 
     gradient: Mapping[str, Tensor]
     rounding: Rounding
     source: str = "the update"
     notes: tuple[str, ...] = ()
-    disturbed: Caveat | None = None  # why nothing can be recomputed, where that is known
-    scale_is_known: bool = True  # it is the gradient of a mean, and not that times a learning rate
-    sign_is_known: bool = False  # it goes along the gradient
-    decay: float = 0.0  # the multiple of the weights that was found in it, and taken out
+    disturbed: Caveat | None = None  # why nothing can be recomputed, if known
+    scale_is_known: bool = True  # it is the gradient of a mean, not times a learning rate
+    sign_is_known: bool = False  # it points along the gradient
+    decay: float = 0.0  # the multiple of the weights that was found in it and subtracted
     fit: Belonging | None = None  # of dense layers: how well it meets their identities
 
 
@@ -91,7 +91,7 @@ def opened(
     is_after: bool = False,
     source: str = "the update",
 ) -> Update:
-    """What a client sent: a gradient, a difference of weights, or whole weights `is_after` a round."""
+    """A client's message: a gradient, a difference of weights, or whole weights `is_after` a round."""
     held, notes, rate = unwrapped(model, tensors), (), declared.training.learning_rate
     weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
     if not is_after and rate is None and holds_weights(model, held):
@@ -108,7 +108,7 @@ def opened(
 
 
 def belongs(reader: Reader, model: nn.Module, update: Update, declared: Declared) -> Update:
-    """The update if it can be one of this network at these weights, its decay taken out; `MisfitError` if not."""
+    """The update without its decay, if it can belong to this network at these weights; `MisfitError` if not."""
     _check_steps(reader, declared)
     if isinstance(reader, DenseReader):
         return _belongs(reader.head, model, update, declared)
@@ -129,7 +129,7 @@ def _belongs(head: DenseHead, model: nn.Module, update: Update, declared: Declar
     fit = belonging(head, layers, update.rounding)
     if not declared.training.is_plain:
         return replace(update, fit=fit)
-    if not fit.is_one_step and not update.rounding.tensors:  # a difference of weights that nobody called one
+    if not fit.is_one_step and not update.rounding.tensors:  # an undeclared difference of weights
         coarse = rounding_of_difference({name: value.detach() for name, value in model.named_parameters()})
         tried = belonging(head, layers, coarse)
         update, fit = (replace(update, rounding=coarse), tried) if tried.is_one_step else (update, fit)
@@ -138,9 +138,7 @@ def _belongs(head: DenseHead, model: nn.Module, update: Update, declared: Declar
         seen = compression_of(update.gradient, f"{name}.weight" if name else "weight")
         if seen is None:
             raise misfit(fit, update.source)
-        if (
-            seen.rounding is not None
-        ):  # codes are off by half a step at most: whether they belong can be asked
+        if seen.rounding is not None:  # codes are off by half a step at most, so belonging can be tested
             fit = belonging(head, layers, seen.rounding)
             if not fit.is_one_step:
                 raise misfit(fit, update.source)
@@ -158,7 +156,7 @@ def _belongs(head: DenseHead, model: nn.Module, update: Update, declared: Declar
 
 
 def own_update(model: nn.Module, reader: Reader, batch: Records, declared: Declared) -> Update:
-    """The update that the owner's own batch makes; a language model's texts are their own labels."""
+    """The update of the owner's own batch; a language model's texts are their own labels."""
     _check_steps(reader, declared)
     training = declared.training
     named = {name: value for name, value in model.named_parameters() if value.requires_grad}
@@ -183,7 +181,7 @@ def _own_loss(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labe
     said = logits_of(functional_call(model, weights, (inputs.clone(),)))
     if not isinstance(said, Tensor):
         raise InputError(
-            "The network says nothing that a loss could be computed from.",
+            "No loss can be computed from the network's output.",
             needs="logits, or an output that has them",
             got=type(said).__name__,
             hint="a model with a head: ...ForImageClassification, ...ForSequenceClassification, ...ForCausalLM",
@@ -197,7 +195,7 @@ def _own_loss(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labe
 
 
 def _check_steps(reader: Reader, declared: Declared) -> None:
-    """Refuse steps that cannot be made again."""
+    """Refuse steps that cannot be recomputed."""
     training = declared.training
     if training.is_plain or isinstance(reader, DenseReader):
         return
@@ -205,7 +203,7 @@ def _check_steps(reader: Reader, declared: Declared) -> None:
         require_sgd(training)
     if training.learning_rate is None:
         raise InputError(
-            "Several steps cannot be made again.",
+            "Several steps cannot be recomputed.",
             needs="the client's learning rate",
             got=f"{training.steps} steps of {training.optimizer}",
             hint="--learning-rate 0.01",
@@ -237,7 +235,7 @@ def load_network(target: str) -> nn.Module:
     network = call_factory(Path(path), factory, "a network") if colon else None
     if not isinstance(network, nn.Module):
         raise InputError(
-            "There is no network to look at.",
+            "There is no network to audit.",
             needs="path/to/file.py:factory, where factory() returns a torch.nn.Module",
             got=f"{target} ({type(network).__name__})" if colon else target,
             hint="put `def make(): return MyNetwork()` into a file and name it file.py:make",

@@ -1,4 +1,4 @@
-"""A layer some rows at a time: a large one is never there twice, whatever precision it was sent in."""
+"""A layer some rows at a time: a large one is never copied, whatever precision it was sent in."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _AT_ONCE = 2**17  # numbers
 
 
 def working(weight: Tensor) -> torch.dtype:
-    """The precision to compute in with these numbers: half precision is for sending."""
+    """The precision to compute in: half precision is only for sending."""
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
 def row_slices(weight: Tensor) -> Iterator[slice]:
-    """Rows of a layer that are looked at together."""
+    """Blocks of rows of a layer."""
     at_once = max(1, _AT_ONCE // max(1, weight.shape[1]))
     yield from (slice(start, start + at_once) for start in range(0, len(weight), at_once))
 
@@ -28,16 +28,14 @@ def largest(values: Tensor) -> float:
 
 def norm(weight: Tensor) -> Tensor:
     """The norm of all numbers, in double precision."""
-    # Numbers, not tensors: small ones that stay between large ones that go would keep their memory.
+    # Numbers, not tensors: small tensors kept between large freed ones would fragment memory.
     squares = sum(float(weight[rows].to(working(weight)).norm()) ** 2 for rows in row_slices(weight))
     return torch.tensor(squares, dtype=torch.float64, device=weight.device).sqrt()
 
 
 def rows_times(weight: Tensor, values: Tensor) -> Tensor:
     """`weight @ values`, in the precision of the values."""
-    made = values.new_empty(
-        len(weight), values.shape[1]
-    )  # one tensor: parts of it would lie between those that go
+    made = values.new_empty(len(weight), values.shape[1])  # one tensor: parts would fragment memory
     for rows in row_slices(weight):
         made[rows] = weight[rows].to(values) @ values
     return made

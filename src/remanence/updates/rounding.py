@@ -1,9 +1,9 @@
-"""How coarse an update's numbers are, and whether rounding alone explains what recomputation leaves of it.
+"""How coarse an update's numbers are, and whether rounding alone explains the residual after recomputation.
 
-Nobody knows in which order a client added its numbers up. But rounding every weight once moves an update about as much
+The order in which a client summed its numbers is unknown. But rounding every weight once moves an update about as much
 as the rounding inside a forward and a backward pass does, tensor by tensor, in shallow networks and in deep ones
-(`integration/transformers/margins.py` measures it). So that is measured, and `_TIMES` of it are allowed, beside what
-sending rounded off.
+(`integration/transformers/margins.py` measures it). So this move is measured, and `_TIMES` of it are allowed, in
+addition to the rounding of the numbers sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from remanence.updates.parts import largest
 
 _HALF = 1e-4  # precisions above are half precision
-_NOTHING = 1e-30  # a smallest number below this is none
+_NOTHING = 1e-30  # a smallest number below this counts as zero
 
 
 @final
@@ -28,7 +28,7 @@ class Rounding:
 
     relative: float  # 1.2e-7 for float32
     absolute: float = 0.0
-    tensors: tuple[tuple[str, float], ...] = ()  # the same for some tensors, where it is known of each
+    tensors: tuple[tuple[str, float], ...] = ()  # the same for some tensors, if known for each
 
     @classmethod
     def of(cls, dtypes: Iterable[torch.dtype]) -> Rounding:
@@ -39,11 +39,11 @@ class Rounding:
 
     @property
     def is_coarse(self) -> bool:
-        """Whether it is that of half precision, in which gradients are sent and not computed."""
+        """Whether it is half precision, in which gradients are sent but not computed."""
         return self.relative > _HALF
 
     def of_largest(self, values: Tensor) -> float:
-        """Relative to the largest of these numbers: what an attack may expect."""
+        """The rounding relative to the largest of these numbers."""
         return self.relative + self.absolute / max(largest(values), 1e-300)
 
     def is_even(self, values: Tensor) -> bool:
@@ -67,7 +67,7 @@ class Rounding:
         return Rounding(self.relative, self.absolute * abs(factor), scaled)
 
     def of_tensor(self, name: str) -> Rounding:
-        """That of the numbers of one tensor."""
+        """The rounding of one tensor."""
         return Rounding(self.relative, dict(self.tensors).get(name, self.absolute))
 
 
@@ -81,48 +81,48 @@ def coarsest(updates: Iterable[Mapping[str, Tensor]], rounding: Rounding) -> flo
     )
 
 
-_TIMES = 16  # of what rounding the weights does
-_TELLING = 1e-2  # of a tensor: one that may be off by more says nothing about records
-_ENOUGH = 0.5  # of the update, as a square, that must lie in tensors that tell
+_TIMES = 16  # times the effect of rounding the weights
+_TELLING = 1e-2  # of a tensor: with a larger tolerance it is uninformative
+_ENOUGH = 0.5  # of the update, squared, that must lie in informative tensors
 
 
 @final
 @dataclass(frozen=True)
 class Explained:
-    """An update beside what was computed anew."""
+    """An update compared with its recomputation."""
 
     scale: float
-    off: Mapping[str, float]  # what is left of each tensor, by norm
-    sizes: Mapping[str, float]  # of what was sent
+    off: Mapping[str, float]  # the norm of each tensor's residual
+    sizes: Mapping[str, float]  # norms of the tensors sent
     allowed: Mapping[str, float]  # what rounding explains
 
     @property
     def is_all(self) -> bool:
-        """Whether rounding explains what is left, in an update that tells."""
+        """Whether rounding explains the residual of an informative update."""
         told = sum(self.sizes[name] ** 2 for name in self.telling)
         whole = sum(size**2 for size in self.sizes.values())
         fits = all(self.off[name] <= self.allowed[name] for name in self.off)
         return self.scale > 0 and fits and told > _ENOUGH * whole
 
     def with_more(self, moves: Mapping[str, float]) -> Explained:
-        """The same where records are known so far only that the update may have moved by this."""
+        """The same for records known so imprecisely that the update may have moved by this."""
         more = {name: allowed + abs(self.scale) * moves[name] for name, allowed in self.allowed.items()}
         return replace(self, allowed=more)
 
     @property
     def telling(self) -> list[str]:
-        """Tensors of which rounding explains little."""
+        """Informative tensors: those with a small tolerance."""
         return [name for name, size in self.sizes.items() if self.allowed[name] <= _TELLING * size > 0]
 
     @property
     def similarity(self) -> float:
-        """The cosine between what was sent and what was computed anew."""
+        """The cosine between the update and its recomputation."""
         whole = sum(size**2 for size in self.sizes.values())
         return max(0.0, 1 - sum(off**2 for off in self.off.values()) / max(whole, 1e-300)) ** 0.5
 
     @property
     def left(self) -> float:
-        """The share that is left in the worst tensor that tells."""
+        """The relative residual of the worst informative tensor."""
         return max((self.off[name] / self.sizes[name] for name in self.telling), default=1.0)
 
 
@@ -134,9 +134,9 @@ def explained(
     *,
     scale: float | None = None,
 ) -> Explained:
-    """Hold an update against what was made anew; `moves` is how far rounding the weights once moves that.
+    """Compare an update with its recomputation; `moves` is how far rounding the weights once moves the latter.
 
-    A `scale` that is not known is fitted.
+    An unknown `scale` is fitted.
     """
     inner = whole = 0.0
     off, sizes, allowed = {}, {}, {}

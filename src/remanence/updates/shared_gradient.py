@@ -1,4 +1,4 @@
-"""What a participant of collaborative training sends: the gradient of a batch, or an update of several steps."""
+"""The message of a participant in collaborative training: the gradient of a batch, or an update of several steps."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Parameters = dict[str, Tensor]
 @final
 @dataclass(frozen=True)
 class Sent:
-    """What is declared or known about updates that exist."""
+    """Declared or known facts about existing updates."""
 
     rounding: Rounding  # of their numbers; the coarsest counts
     training: LocalTraining = field(default_factory=LocalTraining)
-    scale_is_known: bool = True  # they are mean gradients, and not these times some factor
-    sign_is_known: bool = False  # they go along the gradient
+    scale_is_known: bool = True  # they are mean gradients, without an unknown factor
+    sign_is_known: bool = False  # they point along the gradient
     can_be_judged: bool = True  # records can be proven by recomputing, or compared with a known batch
 
     @property
@@ -46,7 +46,7 @@ class Sent:
 @final
 @dataclass(frozen=True)
 class SharedGradient(Mechanism[Gradient]):
-    """The average gradient of cross-entropy over a batch, at weights that everybody knows.
+    """The average gradient of cross-entropy over a batch, at public weights.
 
     With several `local_steps` (FedAvg) it is the sum of the gradients along the way, the difference of the
     weights over the learning rate. Three defences may be applied before it leaves: each record's gradient is
@@ -64,7 +64,7 @@ class SharedGradient(Mechanism[Gradient]):
     noise_multiplier: float = 0.0
     keep: float = 1.0
     signs: bool = False
-    captured: Sent | None = None  # about updates that exist; left out, they are made here
+    captured: Sent | None = None  # about existing updates; if omitted, they are made here
     name: ClassVar[str] = "shared gradient"
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class SharedGradient(Mechanism[Gradient]):
 
     @property
     def sent(self) -> Sent:
-        """What is known about the updates: those that are made here are what they are."""
+        """The facts about the updates; everything is known about those made here."""
         if self.captured is not None:
             return self.captured
         eps = torch.finfo(next(self.module.parameters()).dtype).eps
@@ -103,12 +103,12 @@ class SharedGradient(Mechanism[Gradient]):
         return recognise(self.module, self.example_shape)
 
     def read_as(self, reader: Reader) -> SharedGradient:
-        """The same where it is known how the network is read."""
+        """The same with a given reader."""
         vars(self)["reader"] = reader
         return self
 
     def settings(self) -> dict[str, Setting]:
-        """What a report prints about the update: what was declared, and nothing else."""
+        """What a report prints about the update: only the declared settings."""
         known = self.sent.training
         told: dict[str, Setting] = {
             "network": " ".join(repr(self.module).split())[:200],
@@ -160,11 +160,11 @@ class SharedGradient(Mechanism[Gradient]):
         return Gradient({name: self._compress(value) for name, value in update.items()})
 
     def update(self, parameters: Parameters, features: Tensor, labels: Tensor) -> Parameters:
-        """What one batch sends, before noise and compression; differentiable in the features."""
+        """The update of one batch, before noise and compression; differentiable in the features."""
         return self.along(parameters, lambda now: self._gradient(now, features, labels))
 
     def along(self, start: Parameters, slopes: Callable[[Parameters], Parameters]) -> Parameters:
-        """What all steps make of a gradient that follows the weights."""
+        """The sum over all steps, given the gradient as a function of the weights."""
         now, velocity = start, {name: torch.zeros_like(value) for name, value in start.items()}
         for _ in range(self.local_steps):
             step = slopes(now)
@@ -205,14 +205,14 @@ class SharedGradient(Mechanism[Gradient]):
 @final
 @dataclass(frozen=True)
 class Effort:
-    """What a search may use."""
+    """Limits of a search."""
 
     seed: int = 0
     longest: int = 64  # tokens of a text
 
 
 class Proven(Protocol):
-    """What recomputation says about the records that were named for one update."""
+    """The proof for the records proposed for one update."""
 
     @property
     def count(self) -> int:
@@ -221,23 +221,23 @@ class Proven(Protocol):
 
     @property
     def batch_size(self) -> int | None:
-        """How many there were, where that is proven too."""
+        """The batch size, if that is proven too."""
         ...
 
     def numbers(self) -> dict[str, float]:
-        """What else is stored about it."""
+        """Further numbers to store about it."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProvenTogether:
-    """Records that recomputing the whole update proves together, or not at all."""
+    """Records that are proven together by recomputing the whole update, or not at all."""
 
     named: int = 0  # proven or not
-    unexplained: float = 1.0  # the share of the update that they leave, by norm, in the worst tensor
+    unexplained: float = 1.0  # the relative residual of the worst tensor
     explains_all: bool = False
     is_ordered: bool = True  # whether no other order of a record's parts explains the update as well
-    similarity: float = 0.0  # the cosine between the update and what they make
+    similarity: float = 0.0  # the cosine between the update and theirs
 
     @property
     def count(self) -> int:
@@ -246,40 +246,40 @@ class ProvenTogether:
 
     @property
     def batch_size(self) -> int | None:
-        """How many there were, where that is proven too."""
+        """The batch size, if that is proven too."""
         return self.named if self.explains_all else None
 
     def numbers(self) -> dict[str, float]:
-        """What else is stored about them."""
+        """Further numbers to store about them."""
         names = ("unexplained", "named", "similarity", "is_ordered")
         return {name: float(getattr(self, name)) for name in names}
 
 
 class Reader(Protocol):
-    """A network that was recognised, and how records are read off an update of it."""
+    """A recognised network, and how records are read off its updates."""
 
     many: ClassVar[str]  # what its records are called
-    counts: ClassVar[str]  # when one counts as recovered, where that needs saying
+    counts: ClassVar[str]  # when one counts as recovered, if not obvious
     counts_records: ClassVar[bool]  # whether records are proven one by one, so that each is a trial
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
-        """Raise `MisfitError` where an update was not made from these weights."""
+        """Raise `MisfitError` if an update was not made from these weights."""
         ...
 
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterable[Caveat]:
-        """What could stand in the way of a proof."""
+        """Caveats that could explain a missing proof."""
         ...
 
     def proofs(
         self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
     ) -> Sequence[Proven]:
-        """What recomputation says about what was named; without `claims` nothing is proven."""
+        """Proofs of the proposed records; without `claims` nothing is proven."""
         ...
 
     def check(self, mechanism: SharedGradient) -> None:
-        """Raise `InputError` where nothing can be read off the updates of a mechanism."""
+        """Raise `InputError` if nothing can be read off a mechanism's updates."""
         ...
 
     def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
-        """What the stages name for every update."""
+        """The records that the stages propose for every update."""
         ...

@@ -1,10 +1,9 @@
-"""The span of what entered a layer, read off its gradient at the precision of its numbers.
+"""The span of a layer's inputs, read off its gradient at the precision of its numbers.
 
-A gradient Σ_t δ_t x_tᵀ spans what entered, up to rounding. Real models have tokens that count a million times less than
-others, so a cut at a fixed share of the largest singular value loses them, and then nothing fits. Here rows and
-columns are first scaled until every number carries the same error, and the rank is where the spectrum drops to that
-error. A vector x of the span is Gᵀc, so that it lies within |c| times the error of the span: no other threshold is
-needed.
+A gradient Σ_t δ_t x_tᵀ spans the layer's inputs, up to rounding. Real models have tokens that count a million times
+less than others, so a cut at a fixed share of the largest singular value loses them, and then nothing fits. Here rows
+and columns are first scaled until every number carries the same error, and the rank is where the spectrum drops to that
+error. A vector x of the span is Gᵀc, so it lies within |c| times the error of the span: no other threshold is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-_TELLING = 4  # dimensions that a span must leave over
+_TELLING = 4  # spare dimensions that a span must leave
 _ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
 _MOST_NOISE = 16.0  # times the error of single numbers: sums over many tokens were rounded on the way
 _LEAST_NOISE = 0.5  # the bound on the largest singular value of such errors is about twice what they have
@@ -26,7 +25,7 @@ _LARGE, _SPARE = (
     1024,
     64,
 )  # rows and columns of a matrix that is sketched, and directions beyond those looked for
-INSIDE = 2.0  # times what rounding explains: vectors of the span lie below 1
+INSIDE = 2.0  # times the rounding tolerance: vectors of the span lie below 1
 RECOMPUTED = 32.0  # rounding errors by which what enters a layer may differ from what the client computed
 
 
@@ -43,7 +42,7 @@ class Part:
     outputs: int  # rows that the gradient had
 
     def misfits(self, vectors: Tensor, recomputed: float) -> Tensor:
-        """How far vectors lie from the span, in units of what rounding explains."""
+        """The distance of vectors from the span, in units of the rounding tolerance."""
         read = (vectors if self.reader is None else vectors @ self.reader.mT) * self.scales
         inside = read @ self.basis
         apart = (read - inside @ self.basis.mT).norm(dim=-1)
@@ -53,7 +52,7 @@ class Part:
 
     @property
     def directions(self) -> Tensor:
-        """An orthonormal basis of what entered, `(rank, inputs)`."""
+        """An orthonormal basis of the inputs, `(rank, inputs)`."""
         return torch.linalg.qr(self.basis / self.scales[:, None]).Q.mT
 
     @property
@@ -64,24 +63,24 @@ class Part:
 
     @property
     def fades(self) -> bool:
-        """Whether no rank is seen: as in noise, the spectrum nowhere falls to what rounding has."""
+        """Whether no rank is visible: as in noise, the spectrum nowhere falls to the rounding error."""
         return self.clarity[2] < _DROP
 
     @property
     def drops(self) -> bool:
-        """Whether the spectrum falls to what rounding has, and does not fade into it."""
+        """Whether the spectrum drops to the rounding error rather than fading into it."""
         return self.clarity[2] > _FALLS
 
     @property
     def tells(self) -> bool:
-        """Whether dimensions are left over on both sides: with more tokens than either, all or none would fit."""
+        """Whether both sides have spare dimensions: with more tokens than either, all or none would fit."""
         return self.basis.shape[0] - self.basis.shape[1] >= _TELLING and self.outputs > self.basis.shape[1]
 
 
 @final
 @dataclass(frozen=True)
 class Span:
-    """What a layer's gradients say about all that entered it, as the layer or an adapter behind it saw that."""
+    """The span of a layer's inputs, as seen by the layer or an adapter behind it."""
 
     part: Part | None  # None where nothing has a gradient
     recomputed: float  # relative error of what enters, computed anew
@@ -91,24 +90,24 @@ class Span:
         return self.misfits(vectors) < INSIDE
 
     def misfits(self, vectors: Tensor) -> Tensor:
-        """How far vectors lie from the span, in units of what rounding explains."""
+        """The distance of vectors from the span, in units of the rounding tolerance."""
         if self.part is None:
             return torch.full_like(vectors[..., 0], torch.inf)
         return self.part.misfits(vectors, self.recomputed)
 
     @property
     def rank(self) -> int:
-        """How many different vectors entered, as far as they can be told apart."""
+        """How many distinguishable vectors entered."""
         return 0 if self.part is None else self.part.basis.shape[1]
 
     @property
     def most(self) -> int:
-        """Of how many it could have told."""
+        """The largest rank that it could show."""
         return 0 if self.part is None else min(self.part.outputs, self.part.basis.shape[0])
 
     @property
     def tells(self) -> bool:
-        """Whether there is a gradient, and room in it: a batch with more tokens hides everything in it."""
+        """Whether there is a gradient with spare dimensions: a batch with more tokens hides everything."""
         return self.part is not None and self.part.tells
 
 
@@ -163,7 +162,7 @@ class Decomposed:
 
 
 def _rank(sizes: Tensor, expected: float) -> tuple[int, float]:
-    """Where the spectrum falls to what rounding has, and how large that is; `expected` for errors of single numbers."""
+    """Where the spectrum drops to the rounding error, and its size; `expected` for errors of single numbers."""
     below = torch.cat([sizes[1:], sizes.new_zeros(1)]).clamp(min=_LEAST_NOISE * expected)
     possible = (below <= _MOST_NOISE * expected) & (sizes >= _LEAST_NOISE * expected)
     possible[-1:] &= sizes[-1:] > _MOST_NOISE * expected  # after the last there is nothing, which is no drop

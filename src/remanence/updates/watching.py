@@ -1,4 +1,4 @@
-"""A network at work: what enters and leaves its layers, and what it says."""
+"""Watch a network run: the inputs and outputs of its layers, and its logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Seen = tuple[str, Tensor, Tensor]  # a layer, what entered it and what left
 
 @contextmanager
 def watching(layers: Mapping[str, nn.Module], seen: list[Seen]) -> Iterator[None]:
-    """Note what enters and leaves the layers, in the order in which they run."""
+    """Record the layers' inputs and outputs, in the order in which they run."""
 
     def note(name: str):
         return lambda _, arguments, output: seen.append((name, arguments[0].detach(), output.detach()))
@@ -27,7 +27,7 @@ def watching(layers: Mapping[str, nn.Module], seen: list[Seen]) -> Iterator[None
 
 
 def logits_of(output: object) -> object:
-    """What a network says, out of the ways in which it may be wrapped."""
+    """A network's logits, unwrapped from its output."""
     if isinstance(output, Mapping):
         return output.get("logits")
     if isinstance(output, tuple | list) and output:

@@ -50,7 +50,7 @@ class Belonging:
     """How well an update meets the identities."""
 
     misfit: float  # by how much the identities are missed, relative to the size of their terms
-    allowed: float  # what rounding explains
+    allowed: float  # the tolerance for rounding
     decay: float  # the multiple of the weights that was found in the update, 0 if none was
     loss_is_other: bool = False  # neurons balance, and the last layer's columns do not add up to nothing
 

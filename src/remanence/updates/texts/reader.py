@@ -196,11 +196,11 @@ class Texts(ProvenTogether):
 
     @property
     def batch_size(self) -> int | None:
-        """How many there were, where that is proven too."""
+        """The batch size, if that is proven too."""
         return (self.count or None) if self.is_complete else None
 
     def numbers(self) -> dict[str, float]:
-        """What else is stored about them."""
+        """Further numbers to store about them."""
         return {**super().numbers(), "sign": float(self.sign)}
 
 
