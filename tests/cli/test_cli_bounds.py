@@ -376,4 +376,4 @@ def test_a_bracket_that_could_not_be_narrowed_says_so(run):
         "-11.75",
     ]
     out = run("bound", *arguments)[1]
-    assert "could not be narrowed down: a test that exists reaches 1 time in 10^11.7" in out
+    assert "could not be narrowed further: a known test reaches 1 time in 10^11.7" in out

@@ -168,7 +168,7 @@ def test_what_is_no_picture_or_no_backbone_is_refused_in_a_sentence(files, tmp_p
     found = CliRunner().invoke(
         app, [*line, "--public", str(files / "public"), "--out", str(tmp_path / "run")]
     )
-    assert "not a function that makes a network" in str(found.exception)
+    assert "not a function that returns a network" in str(found.exception)
 
 
 def test_a_backbone_gets_the_weights_of_a_file(files, tmp_path):

@@ -161,7 +161,7 @@ def test_a_head_without_a_bias_is_read_from_its_weights_alone():
     found = read_head(layer, replace(BASE, loop=Loop(bias=False)), 24)
     torch.testing.assert_close(found["weight"][0], layer.weight.data)
     assert not found["bias"].any()
-    with pytest.raises(InputError, match="not the weights") as caught:
+    with pytest.raises(InputError, match="weights do not fit") as caught:
         read_head(layer, BASE, 24)
     assert "bias=False" in caught.value.hint
 

@@ -90,7 +90,7 @@ def test_a_loop_that_does_what_a_recipe_says_is_one_of_its_heads():
 def test_what_no_head_comes_out_of_is_refused():
     sets = Records(OWN.features[None], OWN.labels[None], embedding=OWN.embedding[None])
     wrong = {
-        "not the weights of such a head": lambda x, y, seed: nn.Linear(2, 3).state_dict(),
+        "weights do not fit the declared head": lambda x, y, seed: nn.Linear(2, 3).state_dict(),
         "not a release": lambda x, y, seed: nn.Linear(2, 3),
         "raised an error": lambda x, y, seed: 1 / 0,
     }

@@ -104,13 +104,13 @@ class Evil:
 
 
 def test_what_is_no_such_head_is_refused_and_nothing_in_a_file_is_executed(tmp_path, capsys):
-    with pytest.raises(InputError, match="not the weights"):
+    with pytest.raises(InputError, match="weights do not fit"):
         audited({"weight": torch.zeros(3, 2), "bias": torch.zeros(3)})
-    with pytest.raises(InputError, match="not the weights"):
+    with pytest.raises(InputError, match="weights do not fit"):
         audited({**state(), "bias": torch.full((3,), torch.nan)})
     with pytest.raises(InputError, match="whole numbers"):
         audited({"weight": state()["weight"].to(torch.int8), "bias": state()["bias"]})
-    with pytest.raises(InputError, match="not the weights") as caught:
+    with pytest.raises(InputError, match="weights do not fit") as caught:
         audited(dict(nn.Linear(OWN.embedding.shape[-1], 4).state_dict()))
     assert "as many classes as it has rows" in caught.value.hint
     torch.save({"weight": Evil()}, tmp_path / "evil.pt")
@@ -149,7 +149,7 @@ def test_a_chance_resemblance_is_that_of_the_closest_of_all_your_pictures(closer
 )
 def test_what_is_no_head_is_refused(wrong, tmp_path):
     torch.save(wrong, tmp_path / "head.pt")
-    with pytest.raises(InputError, match=r"not the weights|holds whole numbers"):
+    with pytest.raises(InputError, match=r"not the weights|do not fit|holds whole numbers"):
         read_head(tmp_path / "head.pt", TransferHead(3, 1), 24)
 
 
@@ -168,14 +168,14 @@ def test_what_is_no_head_is_refused(wrong, tmp_path):
     ids=lambda wrong: type(wrong).__name__,
 )
 def test_what_is_no_head_at_all_is_refused_too(wrong):
-    with pytest.raises(InputError, match=r"not a head|not the weights|cannot be read"):
+    with pytest.raises(InputError, match=r"not a head|not the weights|do not fit|cannot be read"):
         read_head(wrong, TransferHead(3, 1), 24)
 
 
 def test_a_head_that_does_not_fit_is_refused_before_anything_is_learned(monkeypatch):
     monkeypatch.setattr(Reconstructor, "prepare", lambda *_: pytest.fail("it learned"))
     for wrong in (3, nn.Conv2d(3, 3, 3), nn.Linear(OWN.embedding.shape[-1], 4)):
-        with pytest.raises(InputError, match=r"not a head|not the weights"):
+        with pytest.raises(InputError, match=r"not a head|not the weights|do not fit"):
             audited(wrong)
 
 
@@ -184,7 +184,7 @@ def test_a_damaged_file_is_refused(tmp_path):
     whole = (tmp_path / "head.pt").read_bytes()
     for keep in range(1, len(whole), 7):
         (tmp_path / "part.pt").write_bytes(whole[:keep])
-        with pytest.raises(InputError, match=r"cannot be read|not the weights"):
+        with pytest.raises(InputError, match=r"cannot be read|not the weights|do not fit"):
             read_head(tmp_path / "part.pt", RECIPE, OWN.embedding.shape[-1])
 
 

@@ -218,8 +218,8 @@ def test_a_function_that_changes_its_records_in_place_changes_a_copy():
     ("module", "said"),
     [
         (nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)), "'1'.*mixes the records"),
-        (nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3)), "'1'.*at random"),
-        (nn.Sequential(nn.Linear(6, 5), nn.RReLU(), nn.Linear(5, 3)), "'1'.*at random"),
+        (nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3)), "'1'.*random numbers"),
+        (nn.Sequential(nn.Linear(6, 5), nn.RReLU(), nn.Linear(5, 3)), "'1'.*random numbers"),
         (nn.Sequential(nn.LSTM(6, 5)), "'0'.*recurrent"),
         (
             nn.Sequential(nn.Conv1d(1, 2, 3), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()),
@@ -228,8 +228,8 @@ def test_a_function_that_changes_its_records_in_place_changes_a_copy():
         (nn.Sequential(weight_norm(nn.Linear(6, 3))), "'0'.*computed from others"),
         (nn.Flatten(), "nothing to train"),
         (nn.Linear(6, 3).requires_grad_(False), "nothing to train"),
-        (nn.Linear(6, 3, dtype=torch.complex64), "'weight' holds no real numbers"),
-        (nn.Linear(6, 3, device="meta"), "'weight' holds no real numbers"),
+        (nn.Linear(6, 3, dtype=torch.complex64), "'weight' does not hold real numbers"),
+        (nn.Linear(6, 3, device="meta"), "'weight' does not hold real numbers"),
     ],
     ids=[
         "batch norm",
@@ -282,7 +282,7 @@ def test_answers_and_buffers_that_cannot_be_used_are_refused_in_a_sentence():
     sets = records()[None]
     with pytest.raises(InputError, match="buffer 'seen' changes"):
         AnyModule(Counts()).check(sets)
-    with pytest.raises(InputError, match="draws at random while it answers"):
+    with pytest.raises(InputError, match="draws random numbers in a forward pass"):
         SGD(AnyModule(Noisy()), 1, 0.1).release(None, sets, torch.Generator())
     with pytest.raises(InputError, match="answer cannot be used") as caught:
         AnyModule(Nameless()).check(sets)

@@ -294,7 +294,7 @@ def test_what_is_not_made_private_is_refused(tmp_path):
     with pytest.raises(InputError, match="single records"):
         record(engine, private, model, loader, out=tmp_path / "x").__enter__()
     private.world_size = 2  # as Opacus' optimizers of several processes have
-    with pytest.raises(InputError, match="several make together"):
+    with pytest.raises(InputError, match="shared by several processes"):
         record(engine, private, model, loader, out=tmp_path / "x").__enter__()
     assert not list(tmp_path.iterdir())
 
@@ -355,7 +355,7 @@ def test_what_is_not_a_whole_recording_is_never_protected(tmp_path):
             lambda folder: (folder / "noise.safetensors").write_bytes(b"0" * 99),
             "noise.safetensors",
         ),
-        "shorter": (shorter, "not about one run"),
+        "shorter": (shorter, "come from different runs"),
     }
     for name, (change, said) in refused.items():
         with pytest.raises(InputError, match=said):
@@ -393,7 +393,7 @@ class ElsewhereGenerator:
 def test_a_generator_that_cannot_be_read_protects_nobody():
     stream = Stream("the generator of the noise", ElsewhereGenerator())
     assert stream.next(ElsewhereGenerator(), lambda generator: generator) is None
-    assert stream.why == "the state of the generator of the noise cannot be seen (RuntimeError)"
+    assert stream.why == "the state of the generator of the noise cannot be read (RuntimeError)"
     assert unknown("os", [stream, Stream("the generator of the batches", None)]) == stream.why
 
 
@@ -412,7 +412,7 @@ def test_the_system_s_entropy_fills_the_whole_state():
 def test_one_seed_for_noise_and_batches_is_not_two():
     streams = [Stream(what, torch.Generator().manual_seed(11)) for what in ("noise", "batches")]
     assert unknown("secret", streams) == "noise and batches come from one seed"
-    assert "which everybody knows" in unknown("secret", [streams[0], Stream("batches", torch.Generator())])
+    assert "which is public" in unknown("secret", [streams[0], Stream("batches", torch.Generator())])
 
 
 @pytest.mark.slow
@@ -490,7 +490,7 @@ def test_a_step_without_noise_among_many_is_named(tmp_path):
 
 def test_a_recording_whose_place_was_taken_is_kept(tmp_path):
     out = tmp_path / "run"
-    with pytest.raises(InputError, match="put in its place") as raised:
+    with pytest.raises(InputError, match="moved to its folder") as raised:
         train(out, canaries=few(), reading=Reading(loss=_leaving(out)))
     kept = Path(str(raised.value).split("move ")[1].split(" to where")[0])
     assert read_run(kept).steps == 9

@@ -120,7 +120,7 @@ def test_records_that_change_whenever_they_are_read_are_not_made_again(tmp_path)
         train(model, optimizer, loader)
     ((name, seen),) = wrong(tmp_path / "run")
     assert name == "clipping-not-replayed"
-    assert "is not what it was, alone, when training began" in seen
+    assert "differs from what was read, alone, when training began" in seen
 
 
 class OneAhead:

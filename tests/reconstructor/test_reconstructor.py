@@ -100,7 +100,7 @@ def test_a_mechanism_that_cannot_be_asked_says_so():
     from conftest import shortlist_game
 
     game = shortlist_game()
-    with pytest.raises(InputError, match="cannot be asked"):
+    with pytest.raises(InputError, match="cannot be queried"):
         Queried(game.mechanism, game.known_data).release(
             game.known_data, game.prior.sample(2, torch.Generator()), torch.Generator()
         )
@@ -354,7 +354,7 @@ def test_fewer_shadows_are_watched_where_many_classes_are_drawn():
 def test_copies_that_are_none_are_refused(copies):
     own, public = pictures(3, seed=5), pictures(60)
     mixed = public[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
-    with pytest.raises(InputError, match="not that many copies"):
+    with pytest.raises(InputError, match="do not match the number of copies"):
         head_game(
             mixed.embedding[:3],
             own.features,

@@ -100,7 +100,7 @@ def test_every_view_tells_about_the_attack_that_decides():
     both = replace(found, evidence=(idle, replace(found.evidence[0], main=SuccessRate(30, 40))))
     decides = found.evidence[0].attack
     assert f"by {decides}." in summary(both)
-    assert "as-high met more, but not certainly more than without the release." in summary(both)
+    assert "as-high recovered more, but not certainly more than without the release." in summary(both)
     assert f'attack: "{decides}"' in model_card(both)
     (entry,) = json.loads(sarif(both))["runs"][0]["results"]
     assert entry["properties"]["attack"] == decides

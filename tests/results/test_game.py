@@ -251,7 +251,7 @@ class TestMembership:
 
     def test_a_shortlist_of_one_has_no_pair(self):
         alone = Game(looped(total), FinitePrior(synthetic(1)), synthetic(5), Criterion(mismatch, 0.5))
-        with pytest.raises(InputError, match="two different candidates"):
+        with pytest.raises(InputError, match="the same candidate"):
             play(Membership(alone), RetrainAndCompare(), trials=5)
 
 

@@ -40,7 +40,7 @@ def test_processes_give_the_same_audit_and_say_so(run, tmp_path):
 def test_thousands_of_workers_are_refused_before_one_is_started(run, tmp_path):
     code, _, told = run(*SHORTLIST, "--out", "many", "--executor", "processes", "--workers", "100000")
     assert code == 2
-    assert "for each core" in told
+    assert "per core" in told
     assert not (tmp_path / "many").exists()
 
 
@@ -62,7 +62,7 @@ def test_status_is_readable_for_machines(run):
         ([*SHORTLIST, "--address", "10.0.0.1:6379"], "Only Ray has a cluster."),
         ([*SHORTLIST, "--executor", "ray"], "ray is not installed."),
         ([*SHORTLIST, "--resume", "s3://bucket/run"], "A run folder is not a URL."),
-        (["status", "nowhere"], "There is no run to look at."),
+        (["status", "nowhere"], "There is no run in this folder."),
     ],
 )
 def test_a_mistake_is_a_sentence_and_leaves_nothing_behind(run, tmp_path, arguments, message):

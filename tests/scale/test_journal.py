@@ -212,7 +212,7 @@ def test_a_folder_that_holds_somebody_elses_files_is_refused_and_left_alone(tmp_
     file.parent.mkdir(exist_ok=True)
     file.write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(InputError, match="not a run's"):
+    with pytest.raises(InputError, match="does not belong to a run"):
         rate(Journal(tmp_path))
     assert sorted(tmp_path.rglob("*")) == before
     assert file.read_text() == "mine"
@@ -255,7 +255,7 @@ def test_a_recorded_unit_that_comes_out_differently_is_no_ground_to_build_on(tmp
     assert played() == (4, 4)
     assert played() == (8, 0)
     (tmp_path / "offset.txt").write_text("100")
-    with pytest.raises(InputError, match="comes out differently now"):
+    with pytest.raises(InputError, match="gives another result now"):
         played()
 
 
@@ -282,7 +282,7 @@ def test_a_run_file_that_was_cut_off_does_not_stop_a_new_run(tmp_path, length):
     whole, _ = rate(Journal(tmp_path))
     content = (tmp_path / "run.json").read_bytes()
     (tmp_path / "run.json").write_bytes(content[:length])
-    with pytest.raises(InputError, match="no run to look at"):
+    with pytest.raises(InputError, match="no run in this folder"):
         read_status(tmp_path)
     found, run = rate(Journal(tmp_path))
     assert (found, run.reused) == (whole, 8), "units say themselves what they are"
@@ -349,5 +349,5 @@ def test_a_run_file_that_is_missing_or_of_another_shape_is_a_sentence(tmp_path):
     ]
     for content in ("{", "[1", *(json.dumps({**document, **change}) for change in changes)):
         (tmp_path / "run.json").write_text(content)
-        with pytest.raises(InputError, match="no run to look at"):
+        with pytest.raises(InputError, match="no run in this folder"):
             read_status(tmp_path)

@@ -180,7 +180,7 @@ def test_a_change_of_the_target_file_or_of_what_it_imports_is_noticed(command_li
         source.read_text().replace("1e-3", "0.0025")
     )  # another length: Python's own cache looks at it
     assert command_line.run("audit slow.py:game --resume run") == -2
-    assert "The audit is not the one that was begun there." in command_line.told()
+    assert "The audit differs from the one in this folder." in command_line.told()
     assert f"{changed}: then" in command_line.told()
     command_line.trained()
     assert command_line.run(f"{AUDIT} 40 --out run") == UNPROVEN
@@ -199,7 +199,7 @@ def test_a_change_of_code_that_no_hash_sees_is_noticed_by_playing_a_unit_again(c
             f"{AUDIT} 40 --out run".replace("oblivious", "retrain-and-compare"),
         ):
             assert command_line.run(again) == -2
-            assert "A recorded unit comes out differently now." in command_line.told()
+            assert "A recorded unit gives another result now." in command_line.told()
     finally:
         later.write_text("SCALE = 1\n")
     assert command_line.journal.finished() == before
@@ -209,7 +209,7 @@ def test_another_run_is_never_continued(command_line):
     command_line.begin()
     before = command_line.journal.finished()
     for command, message in {
-        "audit --resume nowhere": "There is no run to look at.",
+        "audit --resume nowhere": "There is no run in this folder.",
         "audit slow.py:game --resume run --trials 100": "trials: then 40, now 100",
         "audit slow.py:game --resume run --seed 7": "seed: then 0, now 7",
         "audit --resume run": "try:   remanence audit slow.py:game --resume run",

@@ -254,7 +254,7 @@ class AlwaysDies(DiesOnce):
 
 def test_a_unit_that_always_takes_its_worker_down_ends_with_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "ATTEMPTS", 1)  # starting workers again takes seconds
-    with pytest.raises(InputError, match="Workers die again and again"):
+    with pytest.raises(InputError, match="Workers keep dying"):
         outcome(shortlist_game(), AlwaysDies(tmp_path), Run(Processes(2), unit_trials=30))
 
 

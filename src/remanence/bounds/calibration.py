@@ -253,7 +253,7 @@ def _least_noise(
         low, high, step = high, min(high + step, largest), 2 * step
     if value(high) > 0:
         raise InputError(
-            "No noise in reach meets the limit.",
+            "No noise within range meets the limit.",
             needs=f"a limit that a noise multiplier of at most {_NOISE_RANGE[1]:g} can meet",
             got="a limit too close to what a guess achieves",
             hint="a higher limit, fewer steps or a lower sampling rate",
@@ -282,7 +282,7 @@ def _until_certain(
             return start
     raise InputError(
         "The answer cannot be certified.",
-        needs="a limit that is not so close to what a guess achieves",
+        needs="a limit further above the baseline",
         got="certificates that stay above the limit",
         hint="a higher limit",
     )
@@ -320,7 +320,7 @@ def _largest_rate(
         low /= 4
     if low <= _LEAST_RATE:
         raise InputError(
-            "No sampling rate in reach meets the limit.",
+            "No sampling rate within range meets the limit.",
             needs=f"a limit that a sampling rate of at least {_LEAST_RATE:g} can meet",
             got=f"noise multiplier {shape.noise_multiplier:g} over {shape.steps} steps",
             hint="more noise, fewer steps or a higher limit",

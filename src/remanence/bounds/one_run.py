@@ -128,7 +128,7 @@ class GuessCount:
         fits = 0 <= self.correct <= self.guesses <= self.canaries and self.guesses >= 1
         if not fits or self.candidates < 1:
             raise InputError(
-                "The outcome of the canaries makes no sense.",
+                "The outcome of the canaries is inconsistent.",
                 needs="0 <= correct <= guesses <= canaries, at least 1 guess and 1 candidate",
                 got=f"{self.correct} of {self.guesses} guesses, {self.canaries} canaries, "
                 f"{self.candidates} candidates",

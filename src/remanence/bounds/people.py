@@ -19,7 +19,7 @@ from remanence.core.references import REMANENCE
 
 MOST_PEOPLE = 10_000
 _ROUNDING = 1 + 1e-12
-_SHARED = "everybody of the group has the same value, which is no secret to whoever knows the group"
+_SHARED = "everyone in the group has the same value, so knowing the group reveals it"
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ class RecordCounts:
         if not (counts and whole and adds_up and counts == sorted(set(counts))):
             raise InputError(
                 "The numbers of records per person cannot be used.",
-                needs=f"whole numbers of records from 1 to {MOST_RECORDS:,}, each with so many people, not all 0",
+                needs=f"whole numbers of records from 1 to {MOST_RECORDS:,}, each with its number of people, not all 0",
                 got=f"{self.shares!r:.100}",
                 hint=_EXAMPLE,
             )

@@ -73,7 +73,7 @@ def correlated_noise(
     rate = number("sample_rate", sample_rate, above=0, most=1)
     if (rate < 1 or at_least) and np.tril(matrix, -apart).any():
         raise InputError(
-            "Sampling and separations of at least so much are proven for banded factors only.",
+            "Sampling and minimum separations are proven for banded factors only.",
             needs=f"a factor with at most {apart} bands, the separation",
             got="more bands",
             hint="sample_rate=1 and at_least=False, for a ceiling without amplification",
@@ -81,7 +81,7 @@ def correlated_noise(
     longest = float(np.linalg.norm(matrix, axis=0).max()) * _ROUNDING
     if at_least and rate < 1:
         raise InputError(
-            "Sampling and separations of at least so much do not go together.",
+            "Sampling and minimum separations cannot be combined.",
             needs="sample_rate=1: a record takes part where the adversary chooses",
             got=f"sample_rate={rate:g}",
             hint="leave the rate out, which claims no amplification",

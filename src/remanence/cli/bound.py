@@ -1,4 +1,4 @@
-"""remanence bound: what no attack exceeds, from the settings of a training alone."""
+"""remanence bound: the ceiling for every attack, from the settings of a training alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True)
 class BoundQuestion:
-    """A question, with everything derived that the options leave open."""
+    """A question, with every setting that the options imply."""
 
     batching: Batching
     person: Person
@@ -59,13 +59,13 @@ class BoundQuestion:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is about one record, Poisson sampling, left out."""
+        """Whether it is about leaving out one record under Poisson sampling."""
         return self.person == type(self.person)()
 
 
 @dataclass(frozen=True)
 class BoundAnswer:
-    """Bounds by method, what is seen, and what a reader should know beside them."""
+    """Bounds by method, what is seen, and notes for the reader."""
 
     found: dict[str, Bound]
     what: str = EVERY_STEP
@@ -147,14 +147,14 @@ def _answer(asked: BoundQuestion, method: Method, *, compares_batches: bool) -> 
 def _lines(
     answer: BoundAnswer, asked: BoundQuestion, candidates: int | None, context: dict[str, Any]
 ) -> Iterator[str]:
-    """What a person reads."""
+    """The answer as text."""
     from remanence.report.frequencies import upwards
 
     name, best = answer.best
     yield sentence(best, candidates, what=answer.what)
     if not best.converged and best.log_lower is not None:
         reached = frequency(best.log_lower, noun="times")
-        yield f"This is valid, but could not be narrowed down: a test that exists reaches {reached}."
+        yield f"This is valid, but could not be narrowed further: a known test reaches {reached}."
     if best.on_average:
         yield "This is an average over people: those with more records have a higher ceiling."
     if asked.batching.derives:
@@ -253,7 +253,7 @@ def _by_method(method: Method, run: Segment, asked: BoundQuestion) -> dict[str, 
     wanted = set(Method) - {Method.ALL} if method is Method.ALL else {method}
     if not asked.is_plain and wanted != {Method.CERTIFIED}:
         raise InputError(
-            "The other methods speak about one record under Poisson sampling.",
+            "The other methods cover one record under Poisson sampling only.",
             needs="--method certified",
             got=f"--method {method} for {person.whose}, batches {person.batches}",
             hint="leave --method out",
@@ -270,7 +270,7 @@ def _by_method(method: Method, run: Segment, asked: BoundQuestion) -> dict[str, 
             found["fano"] = bounds.fano(candidates, mutual_information=information)
         elif method is Method.FANO:
             raise InputError(
-                "Fano's inequality speaks about equally likely candidates.",
+                "Fano's inequality needs equally likely candidates.",
                 needs="--candidates N",
                 got="a baseline that is not 1 over a whole number",
                 hint="--candidates 100",
@@ -288,7 +288,7 @@ def _by_method(method: Method, run: Segment, asked: BoundQuestion) -> dict[str, 
 
 
 def _every_way(run: Segment, batching: Batching, person: Person, log_baseline: float) -> dict[str, str]:
-    """The ceiling of every way of batching, in words; what the rate does not allow is said."""
+    """The ceiling of every way of batching, in words; or why the rate does not allow it."""
     from remanence.bounds import dpsgd
 
     found: dict[str, str] = {}

@@ -19,7 +19,7 @@ def load_game(target: str) -> AnyGame:
     path, colon, factory = target.rpartition(":")
     if not colon and (command := _command_for(Path(target))):
         raise InputError(
-            "This is audited by a command of its own.",
+            "This kind of file has its own command.",
             needs="a built-in name or path/to/file.py:factory",
             got=target,
             hint=f"remanence {command}",

@@ -97,7 +97,7 @@ def named_target(target: str | None, resume: str | None, command: str) -> str:
         return target
     if resume is None:
         raise InputError(
-            "There is nothing to audit.",
+            "No target was given.",
             needs="a target",
             got="none",
             hint=f"remanence {command} TARGET; `remanence targets` lists the built-in ones",
@@ -107,7 +107,7 @@ def named_target(target: str | None, resume: str | None, command: str) -> str:
     stored = existing(resume)[1]["settings"]["options"].get("target", "")
     if stored not in TARGETS:
         raise InputError(
-            "This run used code of your own, which is not run just because a folder names it.",
+            "This run used your own code. A folder may not choose which code is run.",
             needs="the target, named again",
             got=f"{resume}, begun with {stored or 'no target'}",
             hint=continuation(command, stored, resume),
@@ -130,7 +130,7 @@ def interrupted(command: str, target: str, place: str | Path, again: str | None 
     try:
         found = read_status(place)
     except InputError:
-        return "Nothing was finished, and nothing is kept."
+        return "No unit was finished, so nothing is kept."
     total = sum(work.units for work in found.works)
     return (
         f"{found.done} of {total} units are done and kept, {total - found.done} are left: "
@@ -272,10 +272,10 @@ def _check_same_run(place: str, settings: Json) -> None:
     differing = [name for name in differing if name not in free]
     if differing:
         raise InputError(
-            "The audit is not the one that was begun there.",
+            "The audit differs from the one in this folder.",
             needs="the same target, data, code and settings",
             got="; ".join(f"{n}: then {_brief(then.get(n))}, now {_brief(now.get(n))}" for n in differing),
-            hint="leave --resume out to play from the beginning, or mend what changed",
+            hint="leave --resume out to start from the beginning, or undo the change",
         )
 
 

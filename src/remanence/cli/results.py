@@ -59,13 +59,13 @@ def report(
         Format, "--format", "For people, a review, CI, a model card, an auditor, or another tool."
     ] = Format.HTML,
     out: Annotated[
-        Path | None, "File to write.", "report.html beside audit.json; other formats are printed"
+        Path | None, "File to write.", "report.html next to audit.json; other formats are printed"
     ] = None,
     open_it: Annotated[bool, "--open", "Open the HTML report in a browser."] = False,
     title: Annotated[str | None, "What the page calls the audited model."] = None,
-    owner: Annotated[str | None, "Who answers for the release."] = None,
+    owner: Annotated[str | None, "The person responsible for the release."] = None,
     purpose: Annotated[str | None, "What the model is for."] = None,
-    data_description: Annotated[str | None, "What the data are, and how many people they are about."] = None,
+    data_description: Annotated[str | None, "A description of the data, with the number of people."] = None,
 ) -> None:
     """Turn a stored result into a report: HTML for people, other formats for machines.
 
@@ -121,10 +121,8 @@ def verify(
         "The target again: its data are compared with the result's, and one unit of the run folder is "
         "played again, bit for bit.",
     ] = None,
-    signed_by: Annotated[
-        Path | None, "A public key of OpenSSH: its owner must have signed the result."
-    ] = None,
-    sign: Annotated[Path | None, "A private key of OpenSSH: sign what was verified."] = None,
+    signed_by: Annotated[Path | None, "An OpenSSH public key: its owner must have signed the result."] = None,
+    sign: Annotated[Path | None, "An OpenSSH private key: sign the verified result."] = None,
 ) -> None:
     """Compute a stored result's counts, intervals, ceilings and verdict again, and refuse it if they differ.
 
@@ -192,7 +190,7 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
     data, stored = game.fingerprints(), result.subject["sha256"]
     if data != stored:
         names = sorted(name for name in data.keys() | stored.keys() if data.get(name) != stored.get(name))
-        raise _differs("The result is about other data.", ", ".join(names))
+        raise _differs("The result was made from other data.", ", ".join(names))
     proven, told = ([(b.name, float(b.log_success)) for b in held.bounds] for held in (game, result))
     if proven != told:
         raise _differs("The target proves other ceilings.", f"{proven}, stored: {told}"[:300])
@@ -211,7 +209,7 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
         recorded = sum(plan.key(number) in there for number in range(len(plan)))
         if recorded < len(plan):
             got = f"{recorded} of {len(plan)} units of {best.attack} are recorded for this code and these settings"
-            raise _differs("The run cannot be played again.", got)
+            raise _differs("The run cannot be replayed.", got)
         with run:
             run.announce([plan])
             shutil.copytree(folder / UNITS, Path(place) / "run" / UNITS, dirs_exist_ok=True)
@@ -220,9 +218,9 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
                 confidence=best.main.confidence, device=device, run=run,
             )  # fmt: skip
     if again.baseline != best.baseline:
-        raise _differs("A guess achieves something else.", f"{again.baseline}, stored: {best.baseline}")
+        raise _differs("The baseline differs.", f"{again.baseline}, stored: {best.baseline}")
     if (again.main, again.control) != (best.main, best.control):
-        raise _differs("The units of the run say something else.", f"{again.main}, stored: {best.main}")
+        raise _differs("The units of the run give another rate.", f"{again.main}, stored: {best.main}")
     return [
         f"Data: the same. Units of {plain(best.attack)}: {recorded} counted again, one of them played again, the same."
     ]
@@ -233,5 +231,5 @@ def _differs(summary: str, got: str) -> InputError:
         summary,
         needs="the target, the code and the run folder that the result was made with",
         got=got,
-        hint="leave --target out to check what the result says of itself",
+        hint="leave --target out to check only that the result is consistent",
     )

@@ -122,7 +122,9 @@ class Guess:
 
     candidates: Annotated[int | None, "The adversary has narrowed the record down to N candidates."] = None
     baseline: Annotated[float | None, "How often a guess without the model succeeds."] = None
-    log10_baseline: Annotated[float | None, "The same as a power of ten, for -2000 and the like."] = None
+    log10_baseline: Annotated[
+        float | None, "The baseline's base-10 logarithm, for tiny ones such as 10^-2000."
+    ] = None
 
     @property
     def log_baseline(self) -> float:
@@ -171,7 +173,7 @@ class Whose:
 
         if self.batches is BatchesBy.ALL and not several:
             raise InputError(
-                "Only one way of batching can be solved for.",
+                "Only one way of batching at a time can be solved for.",
                 needs="--batches with one of them",
                 got="all",
                 hint="remanence bound --batches all compares them",
@@ -183,7 +185,7 @@ class Whose:
         )
         person = Person(records, way.value, replaced)  # pyright: ignore[reportArgumentType]
         if dataset_size is not None:
-            hint = "count the records of your most frequent person"
+            hint = "count the records of the person who has the most"
             whole("records per person", person.most, most=dataset_size, hint=hint)
         return person
 

@@ -34,7 +34,7 @@ def infer_class_sizes(
     classes = len(found_labels)
     if not head.rows_are_classes or found_labels != list(range(head.classes)):
         raise InputError(
-            "The sizes of the classes cannot be read off such a head.",
+            "The class sizes cannot be read off this head.",
             needs=f"one linear layer with a row for each of the labels 0 to {head.classes - 1}",
             got=f"hidden {head.hidden}, task {head.task}, {head.classes} classes, labels {found_labels}",
             hint="audit_head(..., sizes_known=True)",

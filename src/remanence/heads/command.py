@@ -26,7 +26,7 @@ _NARROW = 16  # of the network: with 64, 600 steps on coloured pictures of 32 x 
 
 @options("The backbone and the pictures")
 class Files:
-    """The backbone under the head, what the head was trained on, and what it was not."""
+    """The backbone under the head, its training pictures, and public pictures."""
 
     backbone: Annotated[str | None, "The frozen backbone: file.py:factory, which returns its module."] = None
     weights: Annotated[
@@ -36,13 +36,13 @@ class Files:
     images: Annotated[
         Path | None, "The pictures that it was trained on: a folder with one folder for each class."
     ] = None
-    public: Annotated[Path | None, "Public pictures of the same kind and classes, not trained on."] = None
-    size: Annotated[int, "Pictures are resized to this side."] = 32
+    public: Annotated[Path | None, "Similar public pictures of the same classes, not trained on."] = None
+    size: Annotated[int, "Pictures are resized to this many pixels a side."] = 32
     mean: Annotated[str, "Subtracted from the pixels, which are in [0, 1]; one number for grey."] = (
         "0.5,0.5,0.5"
     )
     deviation: Annotated[str, "The pixels are then divided by this."] = "0.5,0.5,0.5"
-    trials: Annotated[int | None, "How many heads are made anew and attacked.", "100"] = None
+    trials: Annotated[int | None, "How many new heads are trained and attacked.", "100"] = None
     quick: Annotated[
         bool, "Stop after the linear reader, which takes seconds. Otherwise a network follows."
     ] = False
@@ -51,7 +51,7 @@ class Files:
     )
 
     def check(self) -> None:
-        """Refuse a head without what it takes to audit one."""
+        """Refuse a head without a backbone or either folder of pictures."""
         missing = [f"--{name}" for name in ("backbone", "images", "public") if getattr(self, name) is None]
         if missing:
             raise InputError(
@@ -67,18 +67,18 @@ class Trained:
     """How the head was trained."""
 
     epochs: Annotated[int, "Passes over the pictures."] = 30
-    learning_rate: Annotated[float, "Of the optimizer."] = 0.01
+    learning_rate: Annotated[float, "Learning rate of the optimizer."] = 0.01
     optimizer: Annotated[str, "sgd, adam, adamw, nadam, adamax, rmsprop or adagrad."] = "sgd"
-    momentum: Annotated[float, "Of sgd or rmsprop."] = 0.0
-    weight_decay: Annotated[float, "Of the optimizer."] = 0.0
+    momentum: Annotated[float, "Momentum of sgd or rmsprop."] = 0.0
+    weight_decay: Annotated[float, "Weight decay of the optimizer."] = 0.0
     batch_size: Annotated[int | None, "Pictures in a step.", "all of them"] = None
     hidden: Annotated[int | None, "Hidden units.", "none"] = None
-    initialisation: Annotated[str, "pytorch, or the deviation of normal weights."] = "pytorch"
+    initialisation: Annotated[str, "pytorch, or the standard deviation of normal weights."] = "pytorch"
     label_smoothing: Annotated[float, "As in CrossEntropyLoss."] = 0.0
     bias: Annotated[bool, "Whether its layers have biases."] = True
 
     def recipe(self, classes: int) -> TransferHead:
-        """In the library's words."""
+        """The recipe as the library takes it."""
         from remanence.heads.transfer_head import Loop, TransferHead
 
         loop = Loop(label_smoothing=self.label_smoothing, bias=self.bias)
@@ -106,14 +106,14 @@ def head(
     trained: Trained,
     show_reconstructions: Annotated[
         bool,
-        "Write gallery.html, your pictures beside what came back, for your eyes only. They are training data.",
+        "Write gallery.html, your pictures next to their reconstructions. It holds training data: keep it private.",
     ] = False,
     shared: Shared,
 ) -> None:
-    """Tell which training pictures come back out of a head on a frozen backbone.
+    """Show which training pictures come back out of a head on a frozen backbone.
 
-    Heads are made anew by the recipe that you declare, on your pictures, and yours is refused if it is not like them.
-    The linear reader answers within seconds; a network follows. Run folders are continued with
+    New heads are trained on your pictures by the recipe that you declare. Yours is refused if it does not match them.
+    The linear reader answers within seconds; a network follows. Resume a run folder with
     `remanence head HEAD --backbone file.py:make --resume FOLDER`.
     """
     files.check()
@@ -165,7 +165,7 @@ def _game(released: Path, files: Files, trained: Trained, device: str) -> HeadGa
 
 
 def show_pictures(result: AuditResult, game: HeadGame, folder: Path, results: Path) -> None:
-    """Name the file of every picture that came close, and say what protects them; the private page has names, too."""
+    """Print the file of every exposed picture and how much the head withholds; name the files in the gallery too."""
     from remanence.heads.game import exposed_pictures, what_the_head_withholds
     from remanence.heads.reading import classes_of, picture_files
     from remanence.report.gallery import gallery_page

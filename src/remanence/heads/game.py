@@ -360,7 +360,7 @@ def with_embeddings_given(game: Game, *, mixed: bool = False) -> Game:
     """
     if not isinstance(game.prior, StratifiedPrior):
         raise InputError(
-            "There are no classes to hand embeddings over for.",
+            "This game has no classes with embeddings.",
             needs="a game of heads: a StratifiedPrior of embedded pictures",
             got=game.prior.describe(),
             hint="head_game(...).heads",

@@ -166,7 +166,7 @@ class Head(_Read):
         asked, trained = probes.embedding, None if targets is None else targets.embedding
         if trained is not None and (asked is None or asked.shape[-1] != trained.shape[-1]):
             raise InputError(
-                "The head cannot read the probes.",
+                "The probes do not fit the head.",
                 needs=f"embeddings of {trained.shape[-1]} numbers, as it is trained on",
                 got="none" if asked is None else f"embeddings of {asked.shape[-1]} numbers",
                 hint="remanence.embed(probes, backbone), with the same backbone",

@@ -45,8 +45,8 @@ class LinearReader(Attack[Weights]):
     shadows: int = _SHADOWS
     info: ClassVar[AttackInfo] = AttackInfo(
         "linear-reader",
-        "Trains shadow heads on pictures of its own, and one ridge regression per class from a head to the picture.",
-        "a transfer-learned head; public pictures of the same kind; the training recipe",
+        "Trains shadow heads on its own pictures, and one ridge regression per class from a head to the picture.",
+        "a transfer-learned head; similar public pictures; the training recipe",
         "weights",
         REMANENCE,
     )

@@ -73,7 +73,7 @@ def embedding_of(records: Records) -> Tensor:
     if records.embedding is None:
         raise InputError(
             "The records have no embeddings.",
-            needs="what the frozen backbone makes of each record",
+            needs="the frozen backbone's output for each record",
             got="features only",
             hint="remanence.embed(records, backbone)",
         )
@@ -109,7 +109,7 @@ def prepared_pictures(
             "Some of your pictures are among the public ones.",
             needs="public pictures that the head was not trained on",
             got=f"{int(same.sum())} pictures that are in both",
-            hint="take them out of the public ones: what is public needs no attack",
+            hint="remove them from the public ones: public pictures need no attack",
         )
     return own, public[~apart.repeat(copies)], public[: len(originals)][apart]
 
@@ -163,7 +163,7 @@ def _check_classes(prior: Records, classes: Tensor, wanted: list[int], copies: i
     once = prior.labels[: len(prior) // max(1, copies)]
     if copies < 1 or not torch.equal(prior.labels, once.repeat(copies)):
         raise InputError(
-            "The public pictures are not that many copies.",
+            "The public pictures do not match the number of copies.",
             needs=f"{copies} copies of the same pictures one after the other, as `augment` makes them",
             got=f"{len(prior)} pictures whose labels do not repeat like that",
             hint="the same `copies` as in augment(...), or none",

@@ -35,16 +35,16 @@ def read_head(weights: HeadWeights, recipe: Head, numbers: int) -> Weights:
         raise InputError(
             "These are not the weights of a head.",
             needs="a state dict: names and tensors",
-            got=f"{type(tensors).__name__} of other things",
+            got=f"{type(tensors).__name__} of other types",
             hint="head.state_dict(), not a checkpoint around it",
         )
     if computed := [name for name in tensors if name.endswith(_COMPUTED) or "parametrizations." in name]:
         raise InputError(
             "The head computes its weights from other numbers.",
-            needs="the weights that it answers with",
+            needs="its effective weights",
             got=f"{', '.join(computed[:3])}, as weight_norm and other parametrizations have them",
             hint='torch.nn.utils.parametrize.remove_parametrizations(head, "weight"), or remove_weight_norm(head); no '
-            "recipe trains like that, so that the head may be told from those that a recipe makes",
+            "recipe trains like that, so the head may be refused as one of another recipe",
         )
     rows, names = layer_shapes(numbers, recipe.hidden, recipe.outputs), layer_names(recipe.hidden)
     left = list(tensors.values())
@@ -65,12 +65,12 @@ def read_head(weights: HeadWeights, recipe: Head, numbers: int) -> Weights:
             if whole:
                 raise InputError(
                     "The head holds whole numbers.",
-                    needs="the numbers that it computes with",
+                    needs="floating-point weights",
                     got=f"{whole[-1]} in a layer of shape {shape}, as quantised heads are stored",
                     hint="each layer times its scale, such as (weight.float() - zero_point) * scale",
                 )
             raise InputError(
-                "These are not the weights of such a head.",
+                "The weights do not fit the declared head.",
                 needs=f"finite numbers in layers of the shapes {', '.join(map(str, rows))}",
                 got=", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in list(tensors.items())[-6:])
                 or "no layers",
@@ -128,7 +128,7 @@ def load_backbone(name: str, weights: Path | None = None, device: str | torch.de
         told = f"{name}, which is not code but weights" if file.is_file() and file.suffix != ".py" else name
         told = f"{name}, which has the functions {', '.join(there)}" if there else told
         raise InputError(
-            "The backbone is not a function that makes a network.",
+            "The backbone is not a function that returns a network.",
             needs="path/to/file.py:factory, where factory() returns a torch.nn.Module; its weights go to --weights",
             got=told if found is None else f"{name}, which returns a {type(found).__name__}",
             hint=f"--backbone {name}:{there[0]}"

@@ -67,7 +67,7 @@ class Loop:
         if not all(is_number(factor) and factor >= 0 for factor in self.schedule):
             raise InputError(
                 "The schedule cannot be used.",
-                needs="what the learning rate is multiplied with, at least 0, once for each epoch or step",
+                needs="factors of the learning rate, at least 0, one for each epoch or step",
                 got=repr(self.schedule)[:200],
                 hint="(1.0, 0.5, 0.25)",
             )
@@ -152,7 +152,7 @@ def _factor(loop: Loop, epochs: int, batches: int, epoch: int, step: int) -> flo
             "The schedule does not fit the training.",
             needs=f"{epochs} factors, one for each epoch, or {epochs * batches}, one for each step",
             got=str(len(loop.schedule)),
-            hint="what your scheduler's get_last_lr() gives over the rate, written down in a run of its own",
+            hint="your scheduler's get_last_lr() divided by the learning rate, logged in a separate run",
         )
     return loop.schedule[epoch if len(loop.schedule) == epochs else step]
 

@@ -99,7 +99,7 @@ def _centres(shadows: Tensor) -> tuple[Tensor, Tensor]:
     if not several.any():
         raise InputError(
             "Nearly all shadow models diverged.",
-            needs="training that comes to finite numbers",
+            needs="training that yields finite numbers",
             got=f"NaN or infinite ones in {int((~finite).sum())} of {finite.numel()} models",
             hint="a smaller learning rate",
         )

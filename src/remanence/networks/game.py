@@ -101,7 +101,7 @@ class Membership(AnyGame):
                 return first, second
             second = _either(~same, second, source.sample(count, draws))
         raise InputError(
-            "The prior almost never draws two different candidates.",
+            "The prior almost always draws the same candidate.",
             needs="a shortlist with at least two records, none of which is nearly certain",
             got=self.game.prior.describe(),
             hint="more candidates, or more even weights",

@@ -74,7 +74,7 @@ class Looped(Mechanism[Release]):
         """The function that asks a model, where there is one."""
         if self.ask is None:
             raise InputError(
-                "This training function's models cannot be asked questions.",
+                "This training function's models cannot be queried.",
                 needs="a function from what training returned, and probes, to logits",
                 got=f"{name_of(self.train)} alone",
                 hint="looped(train, ask=logits), where logits(tensors, probes) is of shape (probes, classes)",
@@ -149,7 +149,7 @@ class Queried(Mechanism[Logits]):
         instance("probes", self.probes, Records, "Records", "Records(inputs, torch.zeros(len(inputs)))")
         if len(self.probes.batch_shape) != 1 or not len(self.probes):
             raise InputError(
-                "There is nothing to ask.",
+                "There are no probes.",
                 needs="at least one probe, in a batch (probes,)",
                 got=f"probes of batch {self.probes.batch_shape}",
                 hint="known_data[:20], or public records of the same kind",

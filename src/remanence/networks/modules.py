@@ -34,14 +34,14 @@ def _cannot_train(layer: nn.Module) -> str:
         and layer.training
         and layer.track_running_stats
     ):
-        return "it changes its statistics while it answers"
+        return "it changes its statistics in a forward pass"
     random = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
     if (random or isinstance(layer, nn.RReLU)) and layer.training:
-        return "it draws at random in every step"
+        return "it draws random numbers in every step"
     if isinstance(layer, nn.RNNBase):
         return "PyTorch cannot train many recurrent networks at once"
     if is_parametrized(layer):
-        return "its weights are computed from others, as weight_norm does it"
+        return "its weights are computed from others, as with weight_norm"
     return ""
 
 
@@ -93,16 +93,16 @@ class AnyModule(Network):
             frozen = sum(1 for _ in self.module.parameters())
             raise InputError(
                 "There is nothing to train in this module.",
-                needs="at least one parameter that asks for a gradient",
+                needs="at least one parameter with requires_grad",
                 got=f"{frozen} frozen parameters" if frozen else "no parameters",
                 hint="layer.requires_grad_() for what your training changes",
             )
         for name, values in self.trained.items():
             if values.is_complex() or values.is_meta:
                 raise InputError(
-                    f"The parameter {name!r} holds no real numbers.",
+                    f"The parameter {name!r} does not hold real numbers.",
                     needs="parameters that a loss can be computed with",
-                    got="one on the meta device, which has a shape alone"
+                    got="one on the meta device, which has only a shape"
                     if values.is_meta
                     else str(values.dtype),
                     hint="a module with its weights loaded, in float32",
@@ -140,8 +140,8 @@ class AnyModule(Network):
         for name, buffer in module.named_buffers():
             if not torch.equal(before[name], buffer):
                 raise InputError(
-                    f"The buffer {name!r} changes while the module answers.",
-                    needs="buffers that stay as they are: a gradient belongs to the parameters alone",
+                    f"The buffer {name!r} changes in a forward pass.",
+                    needs="buffers that do not change: only parameters have gradients",
                     got="one that a forward pass updates",
                     hint="module.eval(), if you train it in that mode",
                 )
@@ -184,14 +184,14 @@ class AnyModule(Network):
         """It answers alone, so that it is the many at once that PyTorch cannot do."""
         if "random operation" in str(error):
             return InputError(
-                "The module draws at random while it answers.",
+                "The module draws random numbers in a forward pass.",
                 needs="a function under which every record has a gradient of its own, the same every time",
                 got="torch.randn, nn.functional.dropout or the like in its forward",
                 hint=f"module.eval(), if you train it in that mode; or {_LOOPED}",
             )
         return InputError(
             "PyTorch cannot train many of this module at once.",
-            needs="layers that torch.func.vmap can do",
+            needs="layers that torch.func.vmap supports",
             got=str(error).splitlines()[0][:200],
             hint=f"another layer in its place; or {_LOOPED}",
         )

@@ -84,7 +84,7 @@ class ClaimTest:
             kept, out = out, 2 * out
             if out > _MOST_NOISE:
                 return None
-        for _ in track(range(_HALVINGS), total=_HALVINGS, what="searching the noise that explains it"):
+        for _ in track(range(_HALVINGS), total=_HALVINGS, what="searching for the noise that explains it"):
             middle = math.sqrt(kept * out)
             kept, out = (kept, middle) if self.p_value(middle) <= _SEARCHED else (middle, out)
         return out
@@ -306,7 +306,7 @@ def audit_run(
     if "canaries" not in run.recording.manifest:
         raise InputError(
             "The run was recorded without canaries.",
-            needs="canaries in the training data, to be found again",
+            needs="canaries in the training data",
             got=f"{folder} with {run.steps} steps and no canary",
             hint="record(..., canaries=...); bounds.dpsgd(..., schedule=read_run(folder).claimed) needs none",
         )

@@ -1,80 +1,79 @@
-"""Reasons not to trust an audit of training with noise and its recordings, each with its meaning and its cure."""
+"""Reasons not to trust an audit of private training or its recording, each with its meaning and its remedy."""
 
 from remanence.results.caveats import Caveat
 
 SAMPLING_NOT_REPLAYED = Caveat(
     "sampling-not-replayed",
-    "the sampler's own generator, drawn again, does not give the records of every step, one drawn batch each.",
+    "replaying the sampler's own generator does not give the records of every step, one drawn batch each.",
     "The budget was computed for records that enter each batch by an independent coin. That was not observed here.",
-    "Record the loader that make_private returns, train on each of its batches once, and let the data set give a "
-    "record as it is whenever it is read.",
+    "Record the loader that make_private returns, train on each of its batches once, and let the data set return the "
+    "same record on every read.",
     voids=True,
 )
 CLIPPING_NOT_REPLAYED = Caveat(
     "clipping-not-replayed",
     "the recorder's own gradients of the step's records, each alone and clipped, do not add up to the sum that noise "
     "was added to.",
-    "It was not observed that a record moves the sum by at most the clipping norm. Records may be mixed by a layer "
-    "or by the "
-    "loss, clipped differently, or looked at in another way than the recorder was told.",
-    "Call record(..., reading=Reading(loss=..., call=...)) with the loop's own loss and call. If it is given, look for "
+    "It is not confirmed that a record moves the sum by at most the clipping norm. Records may be mixed by a layer "
+    "or by the loss, clipped differently, or read differently than the recorder was told.",
+    "Call record(..., reading=Reading(loss=..., call=...)) with the loop's own loss and call. If you did, look for "
     "layers and losses that combine records.",
     voids=True,
 )
 NORM_FROM_DATA = Caveat(
     "norm-from-data",
-    "the clipping norm is not the declared number, nor what a schedule gives that was run before training.",
+    "the clipping norm is neither the declared number nor the value of a schedule that was run before training.",
     "A norm that is computed from the records gives them away, and so does the noise that is scaled by it. Opacus' own "
-    "adaptive clipping divides its noisy count by the size of the batch itself.",
-    "Fix the norm, or make a schedule for it before `record` and call it in every step, or after every epoch.",
+    "adaptive clipping divides its noisy count by the actual batch size.",
+    "Fix the norm, or create a schedule for it before `record` and call it in every step, or after every epoch.",
     voids=True,
 )
 NOISE_NOT_REPLAYED = Caveat(
     "noise-not-replayed",
-    "the generator of the noise, drawn again from its state before the step, does not give every number of the noise.",
-    "It was not observed that there is independent noise on every number. Only statistical tests were made.",
+    "replaying the noise generator from its state before the step does not give every number of the noise.",
+    "It is not confirmed that there is independent noise on every number. Only statistical tests were made.",
     'Leave the noise to the optimizer, and its generator to record(..., seed="os").',
     voids=True,
 )
 SEED_UNKNOWN = Caveat(
     "seed-unknown",
-    "the origin of the seeds of noise and batches was not declared, or others draw from the same generators.",
-    "An adversary who knows or guesses a seed can make the same noise and subtract it. torch begins with the same seed "
+    "the origin of the seeds of noise and batches was not declared, or other code draws from the same generators.",
+    "An adversary who knows or guesses a seed can make the same noise and subtract it. torch starts from the same seed "
     "everywhere.",
     'record(..., seed="os") seeds both from the operating system. With seed="secret" you assert that yours stay '
-    "secret; noise and batches then need generators of their own.",
+    "secret; noise and batches then need separate generators.",
     voids=True,
 )
 SEED_ASSERTED = Caveat(
     "seed-asserted",
     "the owner seeded the generators and asserts that the seeds stay secret.",
-    "The proof holds against adversaries who do not know the seeds. That they stay secret is the owner's word.",
-    'record(..., seed="os") needs no such promise.',
+    "The proof holds against adversaries who do not know the seeds. Their secrecy is the owner's claim.",
+    'record(..., seed="os") does not need this claim.',
 )
 UPDATE_NOT_REPLAYED = Caveat(
     "update-not-replayed",
-    "the noised gradient, the declared settings and a copy of the optimizer do not lead to where the weights went, or "
-    "something else of the model changed.",
-    "It was not observed that the weights hold nothing but noised gradients. Rates from data, a second step, "
-    "statistics in "
-    "buffers and weights that are changed by hand all look like this.",
-    "Make schedules before `record`. Give every trained parameter to the optimizer that make_private wraps, and change "
-    "weights after the recording. Declare limits on noised gradients or weights: record(..., limits=[5.0]).",
+    "the noised gradient, the declared settings and a copy of the optimizer do not reproduce the new weights, or "
+    "something else in the model changed.",
+    "It is not confirmed that the weights depend on noised gradients alone. Learning rates from data, a second step, "
+    "statistics in buffers and weights changed by hand all look like this.",
+    "Create schedules before `record`. Give every trained parameter to the optimizer that make_private wraps, and "
+    "change weights only after the recording. Declare limits on noised gradients or weights: "
+    "record(..., limits=[5.0]).",
     voids=True,
 )
 POST_PROCESSED = Caveat(
     "post-processed",
-    "gradients that had their noise, or weights, were limited in size.",
-    "It was made again from the noised gradient and the limit that was declared when the recording began.",
+    "noised gradients or weights were limited in size.",
+    "The result was replayed from the noised gradient and the limit that was declared when the recording began.",
     "Choose the limit without looking at the data.",
 )
 COUNTED_FROM_RECORDS = Caveat(
     "counted-from-the-records",
-    "Opacus divides by int(records · rate), and takes the number of steps from the records too; with one record fewer "
-    "or more, one of them may be another.",
-    "Whether a record is in or out then shows in the scale of every update, which no noise covers.",
+    "Opacus divides by int(records · rate), and derives the number of steps from the records too; one record fewer "
+    "or more may change one of them.",
+    "The scale of every update then shows whether a record is in or out, and no noise hides it.",
     "Canaries from shortlists keep the number of records. Otherwise set optimizer.expected_batch_size to a number that "
-    "was chosen without counting, or take a batch size for which both stay.",
+    "was chosen without counting, or choose a batch size for which neither changes.",
     voids=True,
 )
 NOISE_BELOW_CLAIM = Caveat(
@@ -89,20 +88,20 @@ NOISE_BELOW_CLAIM = Caveat(
 NOISE_REPEATS = Caveat(
     "noise-repeats",
     "the noise of two steps, or of two layers, is equal or correlated.",
-    "Noise that repeats can be subtracted. The difference of two such sums is not private at all.",
+    "Repeated noise can be subtracted. The difference of two such sums is not private at all.",
     "Seed the noise once, never inside the training loop or for each layer.",
     contradicts=True,
 )
 CLIPPING_NOT_PER_RECORD = Caveat(
     "clipping-not-per-record",
     "the summed gradient is not the sum of the records' clipped gradients.",
-    "Nothing limits what one record contributes, so it is unknown how much the noise hides.",
+    "Nothing limits the contribution of one record, so it is unknown how much the noise hides.",
     "Clip each record's gradient before summing, not the gradient of the batch.",
     contradicts=True,
 )
 CLIPPED_ELSEWHERE = Caveat(
     "clipped-elsewhere",
-    "gradients were clipped to another norm than the one that the noise was made for.",
+    "gradients were clipped to a norm other than the one that scales the noise.",
     "One record contributes more than the accountant was told, so the noise hides less of it.",
     "Give the module and the optimizer the same max_grad_norm. Change it for both or for neither.",
     contradicts=True,
@@ -110,24 +109,24 @@ CLIPPED_ELSEWHERE = Caveat(
 DIVIDED_BY_THE_BATCH = Caveat(
     "divided-by-the-real-batch",
     "updates were divided by the actual number of records in the batch, not by the expected number.",
-    "The actual number depends on who is in the batch, and the noise shrinks with it.",
-    "Divide by a number that is fixed before training. Opacus' own, the expected batch size, is counted from the "
+    "The actual number depends on which records are in the batch, and so does the scale of the noise.",
+    "Divide by a number that is fixed before training. Opacus' own, the expected batch size, depends on the number of "
     "records: see `counted-from-the-records`.",
     contradicts=True,
 )
 SAMPLING_NOT_POISSON = Caveat(
     "sampling-not-poisson",
     "batch sizes, or the number of batches per record, vary too little or too much for independent draws.",
-    "The budget was computed for records that enter each batch by an independent coin. Shuffling gives every "
-    "record its turn and has no such amplification.",
+    "The budget was computed for records that enter each batch by an independent coin. Shuffling uses every "
+    "record once per pass and has no such amplification.",
     "Use the loader that make_private returns with poisson_sampling=True.",
     contradicts=True,
 )
 SAMPLING_ABOVE_CLAIM = Caveat(
     "sampling-above-claim",
     "records were in more batches than the accounted rate allows, by more than chance explains.",
-    "The budget was computed for smaller batches than the ones that ran.",
-    "Account for the rate that ran. Opacus takes one over the length of the loader.",
+    "The budget was computed for smaller batches than the actual ones.",
+    "Account for the actual rate. Opacus uses one over the length of the loader.",
     contradicts=True,
 )
 STEPS_UNACCOUNTED = Caveat(
@@ -140,7 +139,7 @@ STEPS_UNACCOUNTED = Caveat(
 RECORDS_REPEAT = Caveat(
     "records-repeat-in-a-step",
     "a record was in one step more than once.",
-    "Its clipped gradient counts several times, but the noise is made for one. Accumulating gradients over "
+    "Its clipped gradient counts several times, but the noise is scaled for one. Accumulating gradients over "
     "several Poisson batches does this.",
     "Use one larger batch through BatchMemoryManager instead of accumulating.",
     contradicts=True,
@@ -148,8 +147,8 @@ RECORDS_REPEAT = Caveat(
 RECORDS_DUPLICATED = Caveat(
     "records-duplicated",
     "two training records give the model the same input.",
-    "The claim is about one record. Someone who is in the data twice has the protection of half the noise.",
-    "Remove duplicates before training, or account for as many records as one person has.",
+    "The claim is about one record. A person who is in the data twice has the protection of half the noise.",
+    "Remove duplicates before training, or account for the number of records per person.",
     voids=True,
 )
 RECORDING_STOPPED = Caveat(
@@ -169,12 +168,12 @@ RECORDED_IN_PART = Caveat(
 NEVER_UPDATED = Caveat(
     "never-updated",
     "a trainable parameter never moved.",
-    "It holds nothing of the data. If it was meant to be trained, the optimizer does not reach it.",
-    "Check the learning rates, and that the optimizer was made after layers were added or replaced.",
+    "It holds no information about the data. If it was meant to be trained, the optimizer does not reach it.",
+    "Check the learning rates, and that the optimizer was created after layers were added or replaced.",
 )
 SUSPICIOUS = Caveat(
     "suspicious",
-    "the p-value of the claim is below 0.05 but above the level at which a run is accused.",
+    "the p-value of the claim is below 0.05 but above the level at which a claim is rejected.",
     "One honest run in twenty looks like this. So does a run with a little less noise than claimed.",
-    "Record again with other seeds and more canaries. A second p-value this small is not an accident.",
+    "Record again with other seeds and more canaries. A second p-value this small is unlikely to be chance.",
 )

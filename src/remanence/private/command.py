@@ -1,4 +1,4 @@
-"""`remanence run`: does a recorded training keep what it claims, and what can be told from it?"""
+"""`remanence run`: does a recorded training match its claim, and what do its canaries show?"""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def run(
     folder: Annotated[Path, typer.Argument(help="The folder that `record` wrote while training ran.")],
     *,
     accuse_at: Annotated[
-        float | None, "The p-value at which the claim of a training counts as refuted.", "0.001"
+        float | None, "The p-value at or below which the training's claim counts as refuted.", "0.001"
     ] = None,
     shared: Shared,
 ) -> None:
-    """Judge a recorded training run: its claim, its canaries, and what no attack on it can exceed.
+    """Audit a recorded training run: its claim, its canaries, and its proven ceiling.
 
     docs/opacus.md shows how to record a run.
     """

@@ -75,7 +75,7 @@ class RecordedRun:
         people = int(indices.max()) if len(indices) else 0
         if set(about) != {self.steps} or people >= manifest["records"] or int(starts[-1]) != len(indices):
             raise MisfitError(
-                "The files of the recording are not about one run.",
+                "The files of the recording come from different runs.",
                 needs=f"{self.steps} steps on {manifest['records']} records, as the manifest says",
                 got=f"{about[0]} batches, {about[2]} steps of noise, and records up to number {people + 1}",
                 hint="record the training again",
@@ -228,7 +228,7 @@ class RecordedRun:
             seen = f"The same noise was added {int(noise['repeats'])} times more than once."
             yield replace(caveats.NOISE_REPEATS, seen=seen)
         elif pairs > chance + 8 * math.sqrt(variance) + 25:
-            seen = f"{pairs:.0f} pairs of equal numbers inside the steps; chance gives {chance:.0f}."
+            seen = f"{pairs:.0f} pairs of equal numbers within steps; expected by chance: {chance:.0f}."
             yield replace(caveats.NOISE_REPEATS, seen=seen)
         if compared:
             bare = chi2.cdf(noise["least"].numpy(), compared) * sizes < _CHANCE / len(sizes)

@@ -84,7 +84,7 @@ class OneRunCanaries(Attack[CanaryEvidence]):
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "one-run-canaries",
-        "Tells which canaries were trained on, from all privatised gradients of one run at once.",
+        "Infers which canaries were trained on, from all privatised gradients of one run at once.",
         "a recorded run with canaries; all other training records and their batches",
         "transcript",
         MAHLOUJIFAR_2024.at("with a linear estimate of all canaries at once"),

@@ -309,7 +309,7 @@ class Steps:
             own = [sample.flatten(1).float().norm(dim=1) for sample in optimizer.grad_samples]
         members = self.batches.take(max(len(norms) for norms in own))
         if members is None or self._fed is None:
-            batch.why = "gradients came from other records than the loader handed out"
+            batch.why = "gradients came from records that the loader did not hand out"
             return
         batch.members += members
         batch.clipping = Clipping.of(optimizer)
@@ -419,7 +419,7 @@ class Steps:
         """Why the sum that noise is added to is not that of the records' clipped gradients."""
         count = 1 + len(batch.members)
         if batch.sums is None:
-            return "it is unknown whose gradients were added up"
+            return "it is unknown which records' gradients were summed"
         apart = [(a - b).norm() for a, b in zip(batch.summed, batch.sums, strict=True)]
         off = float(torch.stack(apart).norm()) / clipping.total
         if off <= min(_ROUNDING * self._precision(batch.last), _MOST_ROUNDING) * count:
@@ -445,7 +445,7 @@ class Steps:
             if limited:
                 self._recorder.observe("post-processed", where=f"noised gradients: {limited}")
             return _Noise(flat, compare=False), ""
-        why, shares = "the generator of the noise gives other numbers", {}
+        why, shares = "the noise generator gives other numbers", {}
         units = [z.flatten().double() for z in self._foreseen]
         noise = [(a - b).double() for a, b in zip(noised, self._summed, strict=True)]
         for name, unit, own in zip(self._recorder.names, units, noise, strict=True):
@@ -477,7 +477,7 @@ class Steps:
         self._updated, self._why_update = True, why[0] if why else ""
         limited = self._of_gradients.explain(actual, [g / scale for g in self._noised])
         if limited is None:
-            self._why_update = "the optimizer was given another gradient than the noised one"
+            self._why_update = "the optimizer was not given the noised gradient"
             bare = [s.view_as(g) / scale for s, g in zip(self._summed, actual, strict=True)]
             for name, without, given in zip(self._recorder.names, bare, actual, strict=True):
                 if torch.allclose(without.to(given), given, rtol=1e-5, atol=1e-9):
@@ -588,7 +588,7 @@ def _check(
     if not isinstance(optimizer, DPOptimizer) or hasattr(optimizer, "world_size"):
         raise InputError(
             "This optimizer cannot be recorded.",
-            needs="one of Opacus' optimizers, in one process: a step that several make together cannot be made again",
+            needs="one of Opacus' optimizers, in one process: a step shared by several processes cannot be replayed",
             got=f"{type(optimizer).__module__}.{type(optimizer).__name__}",
             hint="BatchMemoryManager, which trains large batches in one process",
         )
@@ -609,7 +609,7 @@ def _check(
         )
     if getattr(loader, "batch_sampler", None) is None:
         raise InputError(
-            "The loader does not say who is in a batch.",
+            "The loader does not say which records are in a batch.",
             needs="a DataLoader with a batch sampler",
             got="a loader of single records or of an iterable data set",
             hint="the loader that make_private returned",

@@ -46,7 +46,7 @@ class Batches:
                 "This loader is being recorded already.",
                 needs="one recording of a loader at a time",
                 got="a second record(...) inside the first",
-                hint="close the first recording, or make a loader of its own for the second",
+                hint="close the first recording, or give the second its own loader",
             )
         self._loader, self._open = loader, True
         self._class = type(loader)
@@ -167,7 +167,9 @@ class RecordMarks:
         if marks is None:
             return "the rows of a batch are not its records"
         changed = [index for mark, index in zip(marks, members, strict=True) if self._marks[index] != [mark]]
-        return f"record {changed[0]} is not what it was, alone, when training began" if changed else ""
+        return (
+            f"record {changed[0]} differs from what was read, alone, when training began" if changed else ""
+        )
 
     def duplicates(self) -> int:
         """How many records are equal to one that came before."""

@@ -277,7 +277,10 @@ class Updates:
         if self._changed:
             return f"`{min(self._changed)}` changed, and is not the optimizer's", ""
         if limited is None:
-            return f"`{(off or self.names())[0]}` is not where the gradient and the optimizer lead", ""
+            return (
+                f"`{(off or self.names())[0]}` differs from the result of the gradient and the optimizer",
+                "",
+            )
         return self._early, limited and f"weights: {limited}"
 
     def never_moved(self) -> list[str]:

@@ -85,7 +85,7 @@ class GradientBased(Attack[Transcript]):
     most_iterations: int = 4000
     info: ClassVar[AttackInfo] = AttackInfo(
         "gradient-based",
-        "Searches the record whose gradients fit the privatised ones of a whole run, by optimisation.",
+        "Searches by optimisation for the record whose gradients fit the privatised ones of a whole run.",
         "DP-SGD's transcript; all other training records; no shortlist",
         "transcript",
         HAYES_2023.at("Equation 1 and Appendix D"),

@@ -48,7 +48,7 @@ class PriorAware(Attack[Transcript]):
     within: Criterion | None = None
     info: ClassVar[AttackInfo] = AttackInfo(
         "prior-aware",
-        "Picks the candidate whose gradients explain the privatised ones of a whole run best.",
+        "Picks the candidate whose gradients best explain the privatised ones of a whole run.",
         "DP-SGD's transcript; a shortlist of candidates; all other training records",
         "transcript",
         HAYES_2023.at("Algorithms 2 and 3, Appendix G corrected"),
@@ -59,7 +59,7 @@ class PriorAware(Attack[Transcript]):
         mechanism, prior = knowledge.mechanism, knowledge.prior
         if self.within is not None and self.score != "likelihood":
             raise InputError(
-                "Only a likelihood has a mass around a candidate.",
+                "Posterior mass around a candidate needs a likelihood.",
                 needs="score='likelihood' together with `within`",
                 got=f"score={self.score!r}",
                 hint="PriorAware(within=game.criterion)",

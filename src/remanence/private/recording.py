@@ -103,7 +103,7 @@ class RecordingWriter:
         (self._partial / MANIFEST).write_text(text, encoding="utf-8")
         needs = f"{self._folder} empty or absent when training ends"
         hint = f"the recording is complete: move {self._partial} to where you want it"
-        summary = "The recording could not be put in its place."
+        summary = "The recording could not be moved to its folder."
         with refusing(OSError, summary, needs=needs, got=self._folder, hint=hint):
             if self._folder.exists():
                 self._folder.rmdir()

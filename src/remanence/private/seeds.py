@@ -39,7 +39,7 @@ class Stream:
         self.disturbed = ""
         self.first, seed = self._state(generator)
         if seed == _EVERYBODYS:
-            self.disturbed = f"{what} begins with torch's own seed, which everybody knows"
+            self.disturbed = f"{what} starts from torch's default seed, which is public"
         self._after = self._pending = self.first
 
     def next(self, generator: Any, draw: Callable[[torch.Generator], Any]) -> Any:
@@ -49,7 +49,7 @@ class Stream:
             return None
         device = self._device if generator is None else generator.device
         if not goes_on(self._after, state, loaders=self._loaders, device=device):
-            self.disturbed = self.disturbed or f"{self.what} was set anew, or others draw from it too"
+            self.disturbed = self.disturbed or f"{self.what} was set again, or other code draws from it too"
         copy = torch.Generator(device=device).set_state(state)
         found = draw(copy)
         self._pending = copy.get_state()
@@ -64,7 +64,7 @@ class Stream:
             live = _default(self._device) if generator is None else generator
             return live.get_state(), live.initial_seed()
         except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
-            self.why = f"the state of {self.what} cannot be seen ({type(error).__name__})"
+            self.why = f"the state of {self.what} cannot be read ({type(error).__name__})"
             self.disturbed = self.disturbed or self.why
             return None, None
 

@@ -77,7 +77,7 @@ class Reconstructor(Attack[Release]):
     watch: Callable[[int, float, float], None] | None = field(default=None, compare=False)
     info: ClassVar[AttackInfo] = AttackInfo(
         "reconstructor",
-        "Trains shadow models on records of its own, and a network that draws the record from what is released.",
+        "Trains shadow models on its own records, and a network that draws the record from the release.",
         "samples from the population; the training recipe; nothing else, or all other training records",
         "weights, answers or one gradient",
         MACIAZEK_2025.at("§3; Balle et al. 2022, §IV"),

@@ -1,4 +1,4 @@
-"""The same facts, criterion by criterion, as auditors ask for them. No legal conclusion is drawn."""
+"""The same facts by auditors' criteria. No legal conclusion is drawn."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ RULES = (
     "decides. No row is a legal conclusion: that is for the controller and the authority."
 )
 _NOT_TESTED = "Not tested in this audit."
-_QUERIES = ("answer", "continuation")  # what is seen by an adversary who may only ask
+_QUERIES = ("answer", "continuation")  # what a query-only adversary sees
 
 
 def dossier(result: AuditResult) -> str:
-    """Every criterion with what was shown, or that it was not tested, as Markdown."""
+    """Every criterion and its finding, or that it was not tested, as Markdown."""
     hashes = result.subject.get("sha256", {}).items()
     held = [
         f"- SHA-256 of {plain(words.SUBJECTS.get(str(name), str(name)))}: {plain(value)}"
@@ -40,7 +40,7 @@ def dossier(result: AuditResult) -> str:
 
 
 def criteria(result: AuditResult) -> list[tuple[str, str, str]]:
-    """Who asks, what they ask of a model, and what this audit has to say: each answer in full once, then by name."""
+    """Source, question and this audit's answer for each criterion: an answer in full once, then by reference."""
     attacks = ", ".join(evidence.attack for evidence in result.evidence)
     asked = any(word in result.threat_model["sees"] for word in _QUERIES)
     answers = {

@@ -113,7 +113,7 @@ _RULES = {
     ),
     "RMN002": (
         "BoundViolated",
-        "An attack succeeds more often than a proof allows, so the training is not what it claims to be.",
+        "An attack succeeds more often than a proof allows, so the training does not match its claims.",
         "Check the noise, the clipping, the sampling, and the settings that the bound was computed for.",
     ),
 }

@@ -112,7 +112,9 @@ def errors(result: AuditResult) -> str | None:
         logarithmic(axes, "x")
         axes.legend(loc="best")
 
-    return picture("errors", "The share of trials in which the error is at most so much.", draw, height=2.8)
+    return picture(
+        "errors", "The share of trials in which the error is at most this large.", draw, height=2.8
+    )
 
 
 def roc(result: AuditResult) -> str | None:

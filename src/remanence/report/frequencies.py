@@ -1,4 +1,4 @@
-"""Shares as people read them: numbers in 1000, and a bound in a sentence."""
+"""Shares as natural frequencies: numbers in 1000, and a bound in a sentence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def thousandths(share: float, *, up: bool = False) -> str:
 
 
 def ends(lower: float, upper: float) -> tuple[str, str]:
-    """The ends of an interval in 1000, rounded outwards to 0 and 1000 where an end is next to nothing.
+    """The ends of an interval in 1000, rounded outwards to 0 and 1000 where an end is negligibly close to them.
 
     >>> ends(1.3e-7, 0.256), ends(0.998, 0.9999)
     (('0', '256'), ('998', '999.9'))
@@ -77,7 +77,7 @@ def _outwards(value: float, digits: int, rounded: Callable[[float], int]) -> str
 
 
 EVERY_STEP = "your whole training run"
-_LEAST = math.log(1e-6)  # below it, a number in 1000 is no number to speak of
+_LEAST = math.log(1e-6)  # below it, a share is given as one in a power of ten
 _ROUNDING = 1e-14  # relative: more than an exponential and a product lose
 
 
@@ -104,12 +104,12 @@ def frequency(log_share: float, *, up: bool = False, noun: str = "") -> str:
 
 
 def ceiling(bound: Bound, *, noun: str = "") -> str:
-    """What no attack exceeds, always rounded up and always with its unit."""
+    """A bound's ceiling, always rounded up and always with its unit."""
     return frequency(float(bound.log_success), up=True, noun=noun)
 
 
 def sentence(bound: Bound, candidates: int | None, *, what: str = EVERY_STEP) -> str:
-    """What a guess achieves, and what no attack exceeds."""
+    """The success of a guess, and the ceiling for every attack."""
     whose = bound.whose.replace("one record", "a record")
     who = "An adversary" if bound.whose == "one record" else f"An adversary who is after {whose}"
     if candidates is not None:

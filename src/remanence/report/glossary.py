@@ -1,4 +1,4 @@
-"""The words of a report, each in a sentence; docs/glossary.md has the same."""
+"""The terms of a report, each in a sentence; docs/glossary.md has the same."""
 
 GLOSSARY = {
     "adversary": "anyone who tries to recover a record, with all that they see and know",
@@ -12,6 +12,6 @@ GLOSSARY = {
     "recovered": "the error ρ between target and reconstruction is at most the threshold η",
     "release": "what the adversary sees: weights, gradients or answers",
     "sample rate q, steps T": "the chance that a record is in a batch, and the number of batches",
-    "TPR at 1 % FPR": "the share of targets found when 1 in 100 strangers is mistaken for a target",
+    "TPR at 1 % FPR": "the share of targets found when 1 in 100 other records is mistaken for a target",
     "relative": "the error, divided by that of the closest 5 % of public records of the same class",
 }

@@ -25,10 +25,10 @@ def remedies(result: AuditResult) -> list[str]:
     ceiling, verdict = words.tightest(result), result.verdict
     if verdict is Verdict.CONTRADICTED:
         return [
-            "Do not rely on the claim. Its proof speaks about another training.",
+            "Do not rely on the claim. Its proof does not apply to this training.",
             "Find out what differs from the claim: the noise, the clipping, the sampling, or the settings that the "
             "bound was computed for.",
-            "Mend it, train again, and audit again. That costs one more training.",
+            "Fix it, train again, and audit again. That costs one more training.",
         ]
     limit = result.policy.max_success
     found = [] if ceiling is None else _noise(result, ceiling)
@@ -46,7 +46,7 @@ def remedies(result: AuditResult) -> list[str]:
             "Only a ceiling at or below the limit can make it PROTECTED. More noise lowers it, and costs accuracy."
         )
     if verdict is Verdict.EXPOSED:
-        first = "Do not publish this release as it is. What has been published cannot be taken back."
+        first = "Do not publish this release as it is. A published release cannot be taken back."
         less = result.words.less
         return [first, *found, *([f"{less} Audit that release too."] if less else [])]
     if verdict is Verdict.UNPROVEN:
@@ -57,14 +57,14 @@ def remedies(result: AuditResult) -> list[str]:
         )
         return found
     keep = (
-        "Keep to the settings that the proof is about. An attack that beats the ceiling would make it CONTRADICTED: "
-        "the training would not be what it claims to be."
+        "Keep the settings that the proof covers. An attack that beats the ceiling would make it CONTRADICTED: "
+        "the training would not match its claims."
     )
     return [keep, *found]
 
 
 def epsilon(result: AuditResult, ceiling: Bound) -> float | None:
-    """ε at `DELTA` of the noise that the ceiling is about; None where it is about anything else."""
+    """ε at `DELTA` for the noise that the ceiling covers; None for any other ceiling."""
     now = _segment(result, ceiling)
     try:
         return None if now is None else epsilon_upper(now, DELTA)
@@ -73,7 +73,7 @@ def epsilon(result: AuditResult, ceiling: Bound) -> float | None:
 
 
 def _segment(result: AuditResult, ceiling: Bound) -> Segment | None:
-    """The training as steps with noise, where it is one."""
+    """The training as noisy steps; None if it has another form."""
     settings = result.threat_model["mechanism"]
     noise, rate, steps = (settings.get(name, 1) for name in ("noise_multiplier", "sample_rate", "steps"))
     plain = all(isinstance(value, int | float) for value in (noise, rate, steps))
@@ -82,12 +82,12 @@ def _segment(result: AuditResult, ceiling: Bound) -> Segment | None:
         return None
     try:
         return Segment(noise, rate, steps)
-    except InputError:  # settings that a stored result claims, and that no training can have
+    except InputError:  # impossible settings in a stored result
         return None
 
 
 def _noise(result: AuditResult, ceiling: Bound) -> list[str]:
-    """The least noise whose proof meets the limit, beside the noise that was used."""
+    """The least noise whose proof meets the limit, compared with the noise that was used."""
     now, spent = _segment(result, ceiling), epsilon(result, ceiling)
     if now is None or spent is None:
         return []
@@ -110,9 +110,9 @@ def _noise(result: AuditResult, ceiling: Bound) -> list[str]:
 
 
 def command(result: AuditResult) -> str:
-    """The command line that made this result; empty where none did.
+    """The command line that made this result, or an empty string.
 
-    A stored command is shown only if it is one of ours and hides nothing from a shell.
+    A stored command is shown only if it is one of ours and a shell reads it as written.
     """
     stored = str(result.environment.get("command", ""))
     try:
@@ -133,7 +133,7 @@ def python(result: AuditResult) -> str:
 
 
 def _made(evidence: Evidence) -> str | None:
-    """The attack as it was made, with the settings that are not its defaults."""
+    """The attack's constructor call, with the settings that are not its defaults."""
     if evidence.attack not in catalogue():
         return None
     attack = load_attack(evidence.attack)

@@ -45,7 +45,7 @@ MEANINGS = {verdict: verdict.meaning for verdict in Verdict}
 
 
 def not_covered(result: AuditResult) -> str:
-    """What the result says nothing about."""
+    """The risks that the result does not cover."""
     kinds = {
         "membership inference": "whether a person was in the data (membership inference)",
         "attribute inference": "single attributes of a person (attribute inference)",
@@ -63,7 +63,7 @@ _ABOUT = {"title": "title", "owner": "owner", "purpose": "purpose", "data": "dat
 
 
 def about(result: AuditResult) -> dict[str, str]:
-    """What people want to know of a page that they sign; what was not given is blank, to be filled in by hand."""
+    """The title, owner, purpose and data of a page to sign; missing entries are blank, to be filled in by hand."""
     return {"audit": result.target, **{label: result.about.get(name, "") for name, label in _ABOUT.items()}}
 
 
@@ -84,7 +84,7 @@ def drawn(result: AuditResult) -> str:
 
 
 def headline(result: AuditResult) -> str:
-    """What the verdict rests on, in numbers of its own kind: 442 of 442 records."""
+    """The basis of the verdict, with its number: 442 of 442 records."""
     best, reason = result.strongest, result.reason
     if result.verdict is Verdict.CONTRADICTED and (told := claim(best)):
         return told[0]
@@ -96,7 +96,7 @@ def headline(result: AuditResult) -> str:
 
 
 def checked(result: AuditResult) -> str:
-    """Whether the numbers follow from one another: counted and computed again, here and now."""
+    """Whether the numbers are consistent: they are recounted and recomputed here."""
     again = verified(result)
     entries = [contradictions(entry.to_json(result.policy), entry.arrays) for entry in result.evidence]
     wrong = [*(told for entry in entries for told in entry), *again.wrong]
@@ -133,7 +133,7 @@ def tightest(result: AuditResult) -> Bound | None:
 
 
 def average(result: AuditResult) -> Bound | None:
-    """The lowest ceiling that holds on average over records, and so proves nothing about these."""
+    """The lowest ceiling that holds on average over records, and so proves nothing about a particular one."""
     over = (bound for bound in result.bounds if bound.on_average)
     return min(over, key=lambda bound: bound.success, default=None)
 
@@ -161,7 +161,7 @@ def found(result: AuditResult) -> str:
 
 
 def _rate(result: AuditResult, best: Evidence) -> str:
-    """The rate of the attack that decides, beside what needs no release."""
+    """The rate of the attack that decides, with its control and a guess."""
     guess = guessing(best.baseline)
     if best.baseline.loose:
         guess = f"between {guess.replace(' to ', ' and ')}"
@@ -187,11 +187,11 @@ def _undecided(result: AuditResult, best: Evidence) -> list[str]:
 
 
 def _idle(result: AuditResult, best: Evidence) -> list[str]:
-    """Why an attack that met more targets does not decide."""
+    """Why an attack that recovered more targets does not decide."""
     more = [entry.attack for entry in result.evidence if entry.main.rate > best.main.rate and not entry.tells]
     if not more or not best.tells:
         return []
-    return [f"{', '.join(more)} met more, but not certainly more than without the release."]
+    return [f"{', '.join(more)} recovered more, but not certainly more than without the release."]
 
 
 def others(result: AuditResult) -> str:
@@ -202,21 +202,21 @@ def others(result: AuditResult) -> str:
     many = {1: "One other attack", 2: "Two other attacks", 3: "Three other attacks"}.get(
         rest, f"{rest} other attacks"
     )
-    return f"{many} found {'no more' if result.verdict is Verdict.EXPOSED else 'nothing that decides'}."
+    return f"{many} found {'no more' if result.verdict is Verdict.EXPOSED else 'nothing conclusive'}."
 
 
 def mind(result: AuditResult, most: int = 2) -> list[str]:
-    """What to mind about this verdict: a sentence each, about the attack that decides."""
+    """Caveats on this verdict: a sentence each, about the attack that decides."""
     said = {"no-better-than-control", "no-better-than-guessing", "one-release"}  # the numbers say so already
     if result.verdict in (Verdict.EXPOSED, Verdict.PROTECTED):
-        said |= {"too-few-trials", "loose-baseline"}  # of rates, which are high enough or do not decide
+        said |= {"too-few-trials", "loose-baseline"}  # about rates, which are high enough or do not decide
     raised = [caveat for caveat in result.strongest.caveats if caveat.id not in said]
     raised.sort(key=lambda caveat: not (caveat.voids or caveat.contradicts))
     return [f"{caveat.means.split('. ')[0].rstrip('.')}." for caveat in raised[:most]]
 
 
 def limit(result: AuditResult) -> str:
-    """The limit, and whose it is."""
+    """The limit, and who set it."""
     number = thousandths(result.policy.max_success)
     if result.policy.set_by == "user":
         return f"your limit is {number}"
@@ -226,7 +226,7 @@ def limit(result: AuditResult) -> str:
 
 
 def claim(evidence: Evidence) -> list[str]:
-    """What a test of the training's claim says, the worst first; nothing where there is no such test."""
+    """The result of a test of the training's claim, the worst first; empty if there was no such test."""
     numbers = evidence.numbers
     if "p_value_of_the_claim" not in numbers:
         return []
@@ -251,7 +251,7 @@ def claim(evidence: Evidence) -> list[str]:
 
 
 def proven(ceiling: Bound) -> str:
-    """What a ceiling says in a sentence; where an assumption is known not to hold, that it says nothing."""
+    """A ceiling in a sentence; if one of its assumptions is known to fail, that nothing is proven."""
     missing = [each.removeprefix(NOT_MET) for each in ceiling.assumptions if each.startswith(NOT_MET)]
     if missing:
         return f"Nothing is proven: {missing[0]}."
@@ -261,13 +261,13 @@ def proven(ceiling: Bound) -> str:
 
 
 def of_whom(ceiling: Bound) -> str:
-    """Whose ceiling it is, and whether it is an average."""
+    """The unit that the ceiling covers, and whether it is an average."""
     average = " on average over records" if ceiling.on_average and ceiling.whose == "one record" else ""
     return f"{ceiling.whose}{average}"
 
 
 def scope(result: AuditResult) -> str:
-    """Against whom the numbers hold."""
+    """The adversary that the numbers hold for."""
     model = result.threat_model
     return f"The adversary sees {model['sees']}, and knows {'; '.join(model['knows'])}."
 
@@ -296,7 +296,7 @@ def hidden(result: AuditResult) -> str:
 
 
 def concerned(result: AuditResult, names: list[str]) -> str:
-    """The attacks that a caveat concerns, by name; all of several are called that."""
+    """The attacks that a caveat concerns, by name; "all attacks" if that is what they are."""
     return "all attacks" if len(names) == len(result.evidence) > 2 else ", ".join(names)
 
 
@@ -310,12 +310,12 @@ def caveats(result: AuditResult) -> dict[Caveat, list[str]]:
 
 
 def numbers(evidence: Evidence) -> list[str]:
-    """The further numbers that an evidence proves, each with its name."""
+    """The further numbers of an evidence, each with its name."""
     return [f"{name.replace('_', ' ')} {value:.4g}" for name, value in evidence.numbers.items()]
 
 
 def sections(result: AuditResult) -> list[Section]:
-    """What the findings of the strongest attack and the door of the game add to the annex."""
+    """The sections that the strongest attack's findings and the game's door add to the annex."""
     own = [section for each in result.strongest.findings if (section := each.section())]
     homes = [door.sections for door in doors() if door.name == result.threat_model["door"] and door.sections]
     return [*own, *(section for home in homes for section in load(home)(result))]
@@ -339,13 +339,13 @@ def shown(row: Row) -> str:
 
 
 def decided(result: AuditResult, role: str = "attack") -> str:
-    """The attack's or a guess's numbers of what the verdict rests on; of whole records where it has none."""
+    """The attack's or a guess's numbers behind the verdict; those of whole records where there are none."""
     rows = [row for row in [*result.reason.rows(), *result.strongest.whole.rows()] if row.role == role]
     return shown(rows[0]) if rows else interval(result.strongest.main)
 
 
 def true_positives(rate: TruePositiveRate | None) -> str:
-    """The share in 1000 that is found at a given rate of false positives, where there are controls enough to tell.
+    """The share in 1000 that is found at a given false positive rate, if there are enough controls.
 
     >>> true_positives(None)
     'too few controls to tell'
@@ -354,6 +354,6 @@ def true_positives(rate: TruePositiveRate | None) -> str:
 
 
 def literature(result: AuditResult) -> list[str]:
-    """The publications behind exactly what ran."""
+    """The publications behind the attacks and bounds that ran."""
     shorts = [evidence.reference for evidence in result.evidence]
     return bibliography([*shorts, *(bound.reference.short for bound in result.bounds)])

@@ -210,7 +210,7 @@ class Journal:
         marked = content is not None and content[: len(_MARK)] == _MARK[: len(content)]
         if there and not marked and not (RESULT in there and not there & {MANIFEST, UNITS, LEARNING}):
             raise InputError(
-                "This folder is not a run's.",
+                "This folder does not belong to a run.",
                 needs="a folder that does not exist yet, an empty one, or one that a run made",
                 got=f"{self.place} with {', '.join(sorted(there)[:3])}{' and more' if len(there) > 3 else ''}",
                 hint="--out with another folder",
@@ -227,7 +227,7 @@ class Journal:
             "Another run is using this folder.",
             needs="one run in a folder at a time",
             got=f"{self.place}, held by another process",
-            hint="wait for it, end it, or --out with another folder",
+            hint="wait for it, stop it, or use --out with another folder",
         )
 
     def _manifest(self) -> Json:
@@ -335,7 +335,7 @@ def _later(place: str | Path, version: int) -> InputError:
 
 def _no_run(place: str | Path, got: str, kind: type[InputError] = InputError) -> InputError:
     return kind(
-        "There is no run to look at.",
+        "There is no run in this folder.",
         needs=f"a folder with a {MANIFEST}, as `remanence audit --out` makes it",
         got=f"{place}: {got}",
         hint="the folder that --out named, or remanence-runs/<target>",

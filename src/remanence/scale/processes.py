@@ -46,7 +46,7 @@ class Processes:
             "workers",
             self.workers,
             most=_MOST,
-            hint=f"--workers {_CORES}: {_PER_CORE} for each core are the most",
+            hint=f"--workers {_CORES}: {_PER_CORE} per core at most",
         )
 
     def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
@@ -67,7 +67,7 @@ class Processes:
                     raise _given_up(task, len(left)) from None
                 waiting = left[: 2 * self.workers]
                 report(
-                    f"{task.plan.name}: a worker died; those of units {waiting} that it had are run again "
+                    f"{task.plan.name}: a worker died; its units among {waiting} are run again "
                     f"(attempt {attempts} of {ATTEMPTS})"
                 )
 
@@ -109,7 +109,7 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 def _given_up(task: Task, left: int) -> InputError:
     return InputError(
-        "Workers die again and again.",
+        "Workers keep dying.",
         needs="units that fit into the memory of a worker",
         got=f"{task.plan.name}: {ATTEMPTS} attempts, {left} units left",
         hint="fewer --workers, or smaller units with --unit-trials",

@@ -86,7 +86,7 @@ class Ray:
         ray = extra("ray", "ray", "the package ray, here and on every node")
         if not ray.is_initialized():
             local = self.address == "local"
-            needs = "local, auto, or the host:port of a cluster that runs"
+            needs = "local, auto, or the host:port of a running cluster"
             hint = "ray status, on the machine that should join"
             kinds = (OSError, ValueError, RuntimeError)
             with refusing(

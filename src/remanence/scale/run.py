@@ -150,10 +150,10 @@ class Run:
         same = again.keys() == recorded.keys() and all(_same(again[name], recorded[name]) for name in again)
         if not same:
             raise InputError(
-                "A recorded unit comes out differently now.",
+                "A recorded unit gives another result now.",
                 needs="the code, the data and the files that training read when the run began",
                 got=f"unit {number} of {task.plan.name} in {self.journal}",
-                hint="mend what changed, or begin anew in another folder",
+                hint="undo the change, or start again in another folder",
             )
 
     def _tell_stale(self, plan: Plan, unfit: bool) -> None:
@@ -183,13 +183,13 @@ class Run:
         except DamagedUnitError as error:
             raise self._unusable(str(error)) from None
         if tensors is None:
-            raise self._unusable("nothing, where a worker says that it wrote a unit")
+            raise self._unusable("no file where a worker reported a unit")
         return tensors
 
     def _unusable(self, got: str) -> InputError:
         return InputError(
             "The workers' results do not arrive in the run folder.",
-            needs="a run folder that all workers share, such as one on NFS, on a disk that works",
+            needs="a run folder that all workers share, such as one on NFS, on a working disk",
             got=f"{self.journal}: {got}",
             hint="--out with a folder that all workers can write to",
         )

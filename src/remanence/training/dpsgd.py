@@ -93,7 +93,7 @@ class DPSGD(Mechanism[Release]):
         if self.network.mixes(known_data, targets, known_count + set_size):
             raise InputError(
                 "The network mixes the records of a batch.",
-                needs="a gradient of its own for every record, which DP-SGD clips",
+                needs="a separate gradient for every record, which DP-SGD clips",
                 got="one step on a batch that is not the sum of its records' steps",
                 hint="a network without statistics of, or attention over, the batch",
             )

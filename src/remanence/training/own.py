@@ -37,7 +37,7 @@ def train_each(
                     needs="the same names and shapes in every trial: attacks compare number with number",
                     got=f"{name_of(train)}: {name!r} is {shapes[0].get(name, 'not there')} in the first trial, "
                     f"{own.get(name, 'not there')} in number {trial + 1}",
-                    hint="fix the sizes beforehand; no class or category may depend on who is in the records",
+                    hint="fix the sizes beforehand; no class or category may depend on which records are included",
                 )
     return states
 

@@ -128,7 +128,7 @@ class Perceptron(Network):
         named = self.initialisation in INITIALISATIONS or isinstance(self.initialisation, int | float)
         if self.activation not in ACTIVATIONS or len(self.sizes) < 2 or not named:
             raise InputError(
-                "There is no such perceptron.",
+                "The perceptron's settings cannot be used.",
                 needs=f"at least two sizes, an activation among {', '.join(ACTIVATIONS)}, "
                 f"and an initialisation among {', '.join(INITIALISATIONS)} or a number",
                 got=f"sizes {self.sizes}, activation {self.activation!r}, initialisation {self.initialisation!r}",

@@ -129,7 +129,7 @@ def application() -> Starlette:
     handlers: Any = {
         RemanenceError: lambda _, error: _refused(error),
         404: lambda _, __: _refusal(404, "There is no such page."),
-        405: lambda _, __: _refusal(405, "The page does not do that."),
+        405: lambda _, __: _refusal(405, "The server does not support this method."),
         Exception: lambda _, __: _refusal(500, "This is a mistake in remanence. Please report it."),
     }
     own = [
@@ -155,7 +155,7 @@ async def _body(request: Request) -> bytes:
                 "The file is too large.",
                 needs=f"an audit.json of at most {LARGEST_BODY // 10**6} MB",
                 got="more than that",
-                hint="audit.json itself, not the arrays beside it",
+                hint="audit.json itself, not the arrays next to it",
             )
     return bytes(body)
 
