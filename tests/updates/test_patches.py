@@ -279,7 +279,7 @@ def test_the_command_proves_pictures_and_refuses_nothing_that_it_cannot_read(tmp
     assert "The one record is proven by recomputing the update" in run.output
     told = " ".join(run.output.split())
     assert "The one record is proven" in told
-    assert "Only what the whole update can be computed again from counts." in told
+    assert "Records count only if the whole update can be recomputed from them." in told
     assert "Send less." in (tmp_path / "out" / "report.html").read_text()
     torch.manual_seed(1)
     save_file({n: torch.randn_like(v) for n, v in gradient.items()}, tmp_path / "noise.safetensors")

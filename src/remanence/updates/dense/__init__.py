@@ -1,1 +1,1 @@
-"""Networks that end in dense layers: what enters these is read."""
+"""Networks that end in dense layers: the inputs of these layers are read."""

@@ -1,11 +1,11 @@
 """Does an update belong to these weights? Identities that every gradient of a ReLU network meets, whatever the batch.
 
-A ReLU neuron is homogeneous: what comes in times its gradient equals what goes out times its gradient. For every
+A ReLU neuron is homogeneous: incoming weights times their gradients equal outgoing weights times theirs. For every
 hidden neuron j,
 
     Σ_i W_l[j, i] G_l[j, i] + b_l[j] G_b[j] = Σ_k W_{l+1}[k, j] G_{l+1}[k, j],
 
-and cross-entropy does not care about a constant added to all logits, so that Σ_k G_last[k, :] = 0. Neither depends
+and cross-entropy is invariant to a constant added to all logits, so Σ_k G_last[k, :] = 0. Neither depends
 on the batch, its size, dropout, class weights, or a factor that multiplies the update. An update that meets the first
 alone belongs to these weights, and to another loss (squares, one sigmoid for each class). Noise, another network's
 update and new weights fail them, and a weight decay λ adds λ W to the gradient, hence a term that is known up to λ:
@@ -49,24 +49,24 @@ _FOREIGN = (
 class Belonging:
     """How well an update meets the identities."""
 
-    misfit: float  # by how much the identities are missed, relative to the size of their terms
+    misfit: float  # by how much the identities fail, relative to the size of their terms
     allowed: float  # the tolerance for rounding
     decay: float  # the multiple of the weights that was found in the update, 0 if none was
-    loss_is_other: bool = False  # neurons balance, and the last layer's columns do not add up to nothing
+    loss_is_other: bool = False  # neurons balance, but the last layer's columns do not sum to zero
 
     @property
     def is_one_step(self) -> bool:
-        """Whether nothing but rounding lies between the update and a gradient at these weights."""
+        """Whether the update is a gradient at these weights, up to rounding."""
         return self.misfit <= self.allowed
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is no gradient at these weights, nor one at weights close by."""
+        """Whether it is not a gradient at these weights or at weights nearby."""
         return self.misfit > max(_FOREIGN, self.allowed)
 
 
 def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> Belonging:
-    """Hold one update against the identities, with and without a weight decay."""
+    """Test one update against the identities, with and without a weight decay."""
     balanced = (
         [one.where_there_is_any() for one in _neurons(head, layers)] if head.activation.is_kinked else []
     )
@@ -106,7 +106,7 @@ def _held_against(
 
 
 def balanced(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> Tensor:
-    """Which neurons of the first layer balance by themselves: one whose small numbers were left out does not.
+    """Which neurons of the first layer balance individually: one whose small numbers were dropped does not.
 
     A median over neurons, as `belonging` takes it, does not see that some were changed.
     """
@@ -116,12 +116,12 @@ def balanced(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> Te
 
 
 def misfit(fit: Belonging, source: str) -> MisfitError:
-    """What does not fit, and what the update may be instead."""
+    """The error: what does not fit, and what the update may be instead."""
     if fit.is_foreign:
         return MisfitError(
             f"This is not a gradient of this network at these weights: {source}.",
             needs="an update that was made from these weights: every neuron then balances, and the last layer's "
-            "columns add up to nothing",
+            "columns sum to zero",
             got=f"neurons or columns that are off balance by {fit.misfit:.0%}, as noise and other networks' are",
             hint="--weights for the weights before the round; --local-steps if the client took many; "
             "--noise-multiplier with --batch-size if the client added noise; behind GELU, SiLU and tanh, and in a "
@@ -139,7 +139,7 @@ def misfit(fit: Belonging, source: str) -> MisfitError:
 def realised_noise(head: DenseHead, layers: Sequence[Layer]) -> tuple[float, int]:
     """The deviation of the noise in an update's numbers, and from how many neurons it is known.
 
-    A gradient balances in every neuron, and its last columns add up to nothing: what is off is noise alone, of its
+    A gradient balances in every neuron, and its last columns sum to zero: any imbalance is noise, of its
     deviation times the norm of the weights.
     """
     one = _neurons(head, layers[:2])[0] if head.activation.is_kinked else _logits(head, layers)
@@ -147,9 +147,9 @@ def realised_noise(head: DenseHead, layers: Sequence[Layer]) -> tuple[float, int
 
 
 def require_noise(head: DenseHead, layers: Sequence[Layer], declared: float, source: str) -> None:
-    """Refuse an update that has another noise than was declared; five deviations of the estimate are allowed for."""
+    """Refuse an update whose noise is not the declared one; five deviations of the estimate are allowed."""
     if not head.activation.is_kinked and has_one_logit(head):
-        return  # nothing tells
+        return  # it cannot be tested
     found, neurons = realised_noise(head, layers)
     if abs(found / declared - 1) > 5 / (2 * neurons) ** 0.5:
         raise MisfitError(
@@ -178,7 +178,7 @@ class _Identities:
 
 
 def _neurons(head: DenseHead, layers: Sequence[Layer]) -> list[_Identities]:
-    """What comes into each neuron against what goes out, for every layer but the last; each layer is read once."""
+    """The incoming and outgoing sums of each neuron, for every layer but the last; each layer is read once."""
     sums = [_sums(own, weight) for own, (weight, _) in zip(head.weights, layers, strict=False)]
     found = []
     for index, ((into, _), (_, out)) in enumerate(pairwise(sums)):
@@ -220,7 +220,7 @@ _LEVELS = 2**15  # of a grid on either side of zero
 _OFF = 1e-4  # of a step, by which a number may be off the grid, beside what float32 rounds off of it
 _SIZES = 4  # different sizes that must lie on it: two always do, and further ones by chance once in 1 / (2 · _OFF) each
 _FEW = 3  # sizes that a matrix of codes may have where there are no four
-_BROAD = 8  # rows and columns that are not zero: in so many, data leave more than a few sizes
+_BROAD = 8  # rows and columns that are not zero: in this many, data leave more than a few sizes
 _LOOKED_AT = 2**16  # numbers of a matrix
 _ZEROS = 0.3  # of the last layer, outside of rows and columns that are zero throughout
 
@@ -228,14 +228,14 @@ _ZEROS = 0.3  # of the last layer, outside of rows and columns that are zero thr
 @final
 @dataclass(frozen=True)
 class Compression:
-    """What was seen, in words, and how far off the numbers may be where that is known."""
+    """A description of the compression, and the rounding of its numbers, if known."""
 
     seen: str
     rounding: Rounding | None = None  # of codes: half a step, tensor by tensor
 
 
 def compression_of(update: Mapping[str, Tensor], last: str) -> Compression | None:
-    """What tells that an update was compressed; None where nothing does. `last` is the weight that makes the logits."""
+    """The sign of compression in an update; None if there is none. `last` is the weight that makes the logits."""
     matrices = {
         name: value for name, value in update.items() if value.ndim >= 2 and _is_broad(value.flatten(1))
     }
@@ -253,7 +253,7 @@ def compression_of(update: Mapping[str, Tensor], last: str) -> Compression | Non
     value = update[last].flatten(1)
     inside = value[value.any(1)][:, value.any(0)]
     if inside.numel() and float((inside == 0).double().mean()) > _ZEROS:
-        return Compression("zeros are scattered over the last layer, where every record leaves something")
+        return Compression("zeros are scattered over the last layer, where every record leaves a trace")
     return None
 
 
@@ -262,7 +262,7 @@ def _is_broad(matrix: Tensor) -> bool:
 
 
 def _step(value: Tensor) -> float | None:
-    """The step whose multiples a matrix holds; 0 where it has too few sizes to tell one, None where it has none."""
+    """The step whose multiples a matrix holds; 0 if it has too few sizes to decide, None if there is none."""
     sizes = value.flatten()[: 16 * _LOOKED_AT].double().abs()
     sizes = sizes[sizes > 0][:_LOOKED_AT].unique()
     if len(sizes) > _LEVELS:

@@ -27,7 +27,7 @@ _AT_ONCE = 2**20  # numbers in the largest tensor of a chunk
 _CLEARLY_NEGATIVE = 1e-3
 _LARGE = 2**22  # weights of a network in which passes are worth saving
 _SIDES = 4  # from which implied inputs are looked at, to see which are the same
-_OF_A_KIND = 3  # neurons that imply the same input, of which no more are tested
+_OF_A_KIND = 3  # neurons that imply the same input: at most this many are tested
 _AFFORDED, _FEWEST = 2**33, 64  # multiplications for neurons without a twin, and how many are tested at least
 
 
@@ -41,7 +41,7 @@ class Candidates:
     label: Tensor
     batch_size: Tensor  # M as this neuron implies it, not yet a whole number
     deviation: Tensor  # of the column of the gradient from the one that the input implies, relative
-    slack: Tensor  # what rounding does to the batch size: much where the label is all but certain
+    slack: Tensor  # the effect of rounding on the batch size: large if the label is nearly certain
 
     def __getitem__(self, index: Tensor) -> Candidates:
         return Candidates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
@@ -240,7 +240,7 @@ def fit_scales(
     if down_to == len(head.weights) - 1:
         losses, misfit = columns, torch.zeros_like(columns[:, 0])
     else:
-        gram = spread @ spread.mT  # singular where too few neurons are active to tell the classes apart
+        gram = spread @ spread.mT  # singular if too few neurons are active to distinguish the classes
         losses = torch.linalg.solve_ex(gram, (spread @ columns.unsqueeze(-1))).result.squeeze(-1)
         fitted = (spread.mT @ losses.unsqueeze(-1)).squeeze(-1)
         misfit = (fitted - columns).norm(dim=-1) / columns.norm(dim=-1)
@@ -255,7 +255,7 @@ def fit_scales(
 
 
 def _centred(values: Tensor, mask: Tensor) -> Tensor:
-    """The values less their mean, both over the mask alone."""
+    """The values minus their mean, both over the mask only."""
     return (values - values.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)) * mask
 
 
@@ -278,22 +278,22 @@ def mode(values: Tensor, tolerance: float) -> tuple[float, int]:
 @final
 @dataclass(frozen=True)
 class Remainder:
-    """What samples leave of gradients that have a dimension for trials."""
+    """The residual of gradients after subtracting samples; with a dimension for trials."""
 
     whole: Layers
-    first: tuple[Tensor, Tensor | None]  # what is left of the first layer
+    first: tuple[Tensor, Tensor | None]  # the residual of the first layer
     second: Tensor | None  # and of the second; None of a large one, of which only columns are made
     parts: list[tuple[Tensor, Tensor]]  # what enters each layer and the loss's derivative in what it puts out
     sizes: Tensor  # (trials, layers), norms of the gradients
 
     @classmethod
     def of(cls, head: DenseHead, layers: Layers, inputs: Tensor, labels: Tensor, shares: Tensor) -> Self:
-        """All that follows from samples; those with the label −1 are none."""
+        """The residual given samples; a label of −1 marks an empty slot."""
         sizes = torch.stack([torch.stack([norm(one) for one in own]) for own, _ in layers], 1)
         return cls._of(head, layers, sizes, inputs, labels, shares)
 
     def by(self, head: DenseHead, inputs: Tensor, labels: Tensor, shares: Tensor) -> Self:
-        """What other samples leave of the same gradients, whose norms are known."""
+        """The residual of the same gradients given other samples."""
         return self._of(head, self.whole, self.sizes, inputs, labels, shares)
 
     @classmethod
@@ -312,7 +312,7 @@ class Remainder:
         )
 
     def columns(self, trial: Tensor, neuron: Tensor) -> Tensor:
-        """What is left of some columns of the second layer, `(columns, outputs)`."""
+        """The residual of some columns of the second layer, `(columns, outputs)`."""
         if self.second is not None:
             return self.second[trial, :, neuron]
         values, delta = self.parts[1]
@@ -321,7 +321,7 @@ class Remainder:
 
     @cached_property
     def unexplained(self) -> Tensor:
-        """The share of each layer's gradient that is left, by norm: `(trials, layers)`."""
+        """The relative residual of each layer's gradient, by norm: `(trials, layers)`."""
         pairs = zip(self.whole, self.parts, strict=True)
         left = torch.stack([_left(own, *parts) for (own, _), parts in pairs], 1)
         return (left / self.sizes).where(self.sizes > 0, 0.0)

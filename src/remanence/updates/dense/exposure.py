@@ -29,7 +29,7 @@ class Exposure:
 
     @property
     def exposed(self) -> Tensor:
-        """Samples of which the gradient gives what entered the first layer, `(samples,)`."""
+        """Samples whose first-layer input the gradient gives away, `(samples,)`."""
         return self.exclusive[0] >= 1
 
     @property
@@ -53,7 +53,7 @@ class Exposure:
 
 
 def gradient_exposure(model: nn.Module, inputs: Tensor, labels: Tensor) -> Exposure:
-    """What the gradient of this batch will give away, before it leaves; for any module with a dense ReLU head.
+    """What the gradient of this batch would give away if sent; for any module with a dense ReLU head.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> with torch.no_grad():

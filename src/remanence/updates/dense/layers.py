@@ -70,7 +70,7 @@ class Activation:
         return torch.zeros_like(z)
 
     def softened(self, softness: float) -> Activation:
-        """The same with its kink bent over a range; what has none stays as it is."""
+        """The same with its kink smoothed over a range; smooth functions are unchanged."""
         return self if self.function is not None else replace(self, softness=softness)
 
 
@@ -97,7 +97,7 @@ SMOOTH = (
 
 
 def recognised(before: Tensor, after: Tensor) -> Activation | None:
-    """The function that made one tensor of the other, number by number; None where none of ours did."""
+    """The elementwise function from one tensor to the other; None if it is not a known one."""
     if before.shape != after.shape:
         return None
     if torch.equal(before.clamp(min=0), after):
@@ -143,7 +143,7 @@ def mirrored(gradient: Tensor, dim: int) -> Tensor:
 
 
 def has_one_logit(head: DenseHead) -> bool:
-    """Whether the two logits of a head are made from one; where all weights are zero, nobody can tell."""
+    """Whether the two logits of a head are made from one; if all weights are zero, this is undecidable."""
     weight, bias = head.weights[-1], head.biases[-1]
     zero = not weight[0].any() and (bias is None or not bias[0].any())
     return len(weight) == 2 and zero and bool(weight[1].any())
@@ -172,7 +172,7 @@ _TEXTS = "texts are read from transformers with two attention layers; recurrent 
 class DenseHead:
     """f(x) = W_H σ(… σ(W_0 x + b_0) …) + b_H; σ is ReLU unless `activation` is another.
 
-    All is in double precision, but for layers of more than four million weights: those stay as they are stored.
+    All is in double precision, except layers of more than four million weights, which keep their stored precision.
 
     `x` is what enters the first of these layers: the flattened input of a fully connected network, or the
     features that convolutions made of it. Any number of leading dimensions is a batch. A single layer
@@ -201,16 +201,16 @@ class DenseHead:
 
     @property
     def independent_rows(self) -> int:
-        """How many rows of the first layer's gradient are independent: those of the logits add up to nothing."""
+        """How many rows of the first layer's gradient are independent: those of the logits sum to zero."""
         return len(self.weights[0]) - (len(self.weights) == 1)
 
     @property
     def is_large(self) -> bool:
-        """Whether every pass through it takes so long that searches are made only where they decide something."""
+        """Whether each pass takes so long that searches run only if they can change the result."""
         return sum(weight.numel() for weight in self.weights) > LARGE
 
     def require_relu(self) -> None:
-        """Refuse heads in which no neuron can be one sample's alone."""
+        """Refuse heads in which no neuron can be exclusive to one sample."""
         if not self.activation.is_relu:
             raise InputError(
                 f"No neuron belongs to one sample alone behind {self.activation.name}.",
@@ -294,7 +294,7 @@ class DenseHead:
                     f"The gradient of layer {name!r} is not in the update.",
                     needs="a weight of its own for every dense layer, with its gradient",
                     got="a weight that is frozen, shared with another layer, or made of other parameters (weight norm)",
-                    hint="the same network without that: what its update gives away, this one gives away too",
+                    hint="the same network without that: this one gives away at least as much",
                 )
             weight = gradient[f"{prefix}weight"].to(own_weight.device)
             if own_weight.numel() <= LARGE or own_weight.dtype == torch.float64:
@@ -368,7 +368,7 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
             "The last layer's weight is another layer's too.",
             needs="a last layer whose gradient is its own",
             got=f"{chain[-1][0]}, which the network uses twice or shares",
-            hint="the same network without that: what its update gives away, this one gives away too",
+            hint="the same network without that: this one gives away at least as much",
         )
     # Gradients of a weight that is used twice are a sum; what enters behind it can be read.
     chain = chain[shared + 1 :]
@@ -417,7 +417,7 @@ def _affine(layer: nn.Linear) -> Layer:
 
 
 def head_inputs(model: nn.Module, head: DenseHead, inputs: Tensor) -> Tensor:
-    """What enters the head's first layer for these inputs, in double precision."""
+    """The inputs of the head's first layer, in double precision."""
     layer = model.get_submodule(head.names[0])
     seen: list[Seen] = []
     with watching({head.names[0]: layer}, seen), torch.no_grad():
@@ -445,7 +445,7 @@ def own_gradients(
     finally:
         handle.remove()
     if not isinstance(said, Tensor):
-        raise TypeError("a network that says no logits")
+        raise TypeError("a network that returns no logits")
     if said.ndim == 1 or said.shape[1] == 1:
         losses = binary_cross_entropy_with_logits(said.flatten(), labels.to(said), reduction="none")
     else:

@@ -1,8 +1,8 @@
 """Which proposed records does an update prove? Those from which it can be recomputed, at its own precision.
 
-An attack proposes records and their shares; nothing that it says about itself counts. Every number of the update that a
-record has a part in is recomputed in double precision, and held against what was sent, within a tolerance that follows
-the rounding errors of the numbers in which it was computed through the network. There are two ways to a proof:
+An attack proposes records and their shares; its own confidence does not count. Every number of the update to which a
+record contributes is recomputed in double precision, and compared with the number sent, within a tolerance that
+propagates the rounding errors of the client's precision through the network. There are two ways to a proof:
 
 - *The whole update*: all that was sent is explained, with far more equations than unknowns. Then every record whose
   part stands out of the rounding error is proven, and their number is proven too.
@@ -11,12 +11,12 @@ the rounding errors of the numbers in which it was computed through the network.
   columns the proposed records explain to the last digit. A stranger must not be able to pass for that: the chance that
   noise, or a mixture of several records, meets the same checks is bounded, and must be below one in a million.
 
-For mixtures: samples that share their active neurons and have parallel loss vectors look like one sample in
-between, with the sum of their shares. With two classes all loss vectors are parallel; with more, they must differ
+For mixtures: samples that share their active neurons and have parallel loss vectors look like one blended
+sample, with the sum of their shares. With two classes all loss vectors are parallel; with more, they must differ
 by much more than the tolerance. What remains as evidence then is a share that is one over a whole number, where the
 scale of the update is known.
 
-A label is a claim of its own. An update that goes against the gradient looks like the gradient of other labels where
+A label is a separate claim. An update that goes against the gradient looks like the gradient of other labels where
 all that matters lies in two classes, as with two classes it always does: the inputs are the same, and the labels are
 left open where nothing tells which of the two was sent.
 
@@ -28,7 +28,7 @@ left open where nothing tells which of the two was sent.
   one more for each record, where the scale is known.
 - *Blends*. Records with parallel loss vectors add up to one in between, which explains all that they explain. At
   weights that are zero every record of a class is like that. How much loss vectors turn from one input to another is
-  therefore measured, direction by direction, and held against what rounding hides.
+  therefore measured, direction by direction, and compared with the rounding error.
 
 What is left of the update along the records, R (X, 1)⁺, is what loss vectors are off by: errors of many numbers cancel
 there, so that little is hidden even in half precision.
@@ -86,7 +86,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Recomputed:
-    """An update, records that may be behind it, and all that follows from them."""
+    """An update, records that may be behind it, and the values that follow from them."""
 
     head: DenseHead
     layers: Sequence[Layer]
@@ -94,7 +94,7 @@ class Recomputed:
     rounding: Rounding
     values: list[Tensor]  # what enters each layer, (records, width)
     deltas: list[Tensor]  # the loss's derivative in what each layer puts out, (records, width)
-    value_errors: list[Tensor]  # what rounding may have done to them
+    value_errors: list[Tensor]  # their possible rounding errors
     delta_errors: list[Tensor]
     sizes: Tensor  # (layers,), norms of the update
 
@@ -119,7 +119,7 @@ class Recomputed:
         return self.rounding.relative
 
     def left(self, index: int) -> Iterator[tuple[slice, Tensor]]:
-        """What the records leave of a layer's update, some rows at a time: a large layer is never there twice."""
+        """The residual of a layer's update, some rows at a time: a large layer is never copied."""
         weight = self.layers[index][0]
         values = self.values[index].to(working(weight))
         weighted = (self.deltas[index] * self.proposal.shares.unsqueeze(-1)).to(values)
@@ -133,7 +133,7 @@ class Recomputed:
         return None if bias is None else bias - made
 
     def tolerance(self, index: int, rows: slice) -> Tensor:
-        """How far recomputed numbers may be from what was sent, if nothing but rounding lies between them."""
+        """The tolerance between recomputed and sent numbers, for rounding alone."""
         weight, shares = self.layers[index][0][rows], ROUNDINGS * self.proposal.shares.unsqueeze(-1)
         weight = weight.to(working(weight))
         delta, off = self.deltas[index][:, rows].abs() * shares, self.delta_errors[index][:, rows] * shares
@@ -150,7 +150,7 @@ class Recomputed:
         return ROUNDINGS * (off.sum(0) + self.precision * bias.abs() + self.rounding.absolute)
 
     def unexplained(self) -> Tensor:
-        """The share of each layer's update that is left, by norm."""
+        """The relative residual of each layer's update, by norm."""
         squares = [
             sum(float(rest.norm()) ** 2 for _, rest in self.left(index)) for index in range(len(self.layers))
         ]
@@ -158,7 +158,7 @@ class Recomputed:
         return (left / self.sizes).where(self.sizes > 0, 0.0)
 
     def refitted(self) -> Recomputed | None:
-        """The same with the shares that explain the update best; None where they do not explain all of it."""
+        """The same with the best-fitting shares; None if they do not explain the whole update."""
         records, numbers = self.proposal.inputs.shape
         if len(self.layers) > 1 and records * (numbers + 2) > 0.8 * independent_numbers(self.layers):
             return None
@@ -245,11 +245,11 @@ class Recomputed:
         return off + times * (solution.square() @ noise.square()).sqrt()
 
     def _left_of(self, rows: Tensor) -> Tensor:
-        """What is left of some rows of the first layer."""
+        """The residual of some rows of the first layer."""
         return torch.cat([rest[rows[some]] for some, rest in self.left(0)])
 
     def _worst(self) -> Tensor:
-        """For each neuron of the first layer: what is left of its row and its column, over the tolerance, at worst."""
+        """For each neuron of the first layer: the worst residual of its row and column, over the tolerance."""
         rest_bias, allowed_bias = self.left_of_bias(0), self.tolerance_of_bias(0)
         ratio = torch.cat([_over(rest, self.tolerance(0, rows)).amax(-1) for rows, rest in self.left(0)])
         if rest_bias is not None and allowed_bias is not None:
@@ -259,7 +259,7 @@ class Recomputed:
         return ratio
 
     def _allowed_columns(self) -> Tensor:
-        """The norm of what each column of the second layer may be off by."""
+        """The norm of the tolerance of each column of the second layer."""
         return (
             torch.stack([self.tolerance(1, rows).square().sum(0) for rows, _ in self.left(1)]).sum(0).sqrt()
         )
@@ -445,14 +445,14 @@ def _losses_off(some: Recomputed) -> tuple[Tensor, Tensor]:
     return (rest @ along).abs().mT, (1 if once else ROUNDINGS) * allowed
 
 
-_ALIKE = 1e-3  # by how much shares may differ that are the same
-_NO_BETTER = 0.1  # a record that is known to a tenth only is not called recovered
+_ALIKE = 1e-3  # the largest difference between equal shares
+_NO_BETTER = 0.1  # a record known only to a tenth does not count as recovered
 
 
 @final
 @dataclass(frozen=True)
 class Proof:
-    """What recomputation supports."""
+    """The proof of proposed records by recomputation."""
 
     proposal: Proposal  # with the label −1 where a proven record's is not told
     proven: Tensor  # (records,)
@@ -467,7 +467,7 @@ class Proof:
         return int(self.proven.sum())
 
     def numbers(self) -> dict[str, float]:
-        """What is stored about one update."""
+        """Numbers to store about one update."""
         shares = self.proposal.shares[self.proven] if self.explains_all else self.proposal.shares[:0]
         middle = shares.median() if len(shares) else shares.new_zeros(())
         equal = bool(len(shares)) and bool((shares / middle - 1).abs().max() < _ALIKE)
@@ -482,7 +482,7 @@ class Proof:
 
     @property
     def rank(self) -> tuple[bool, int, bool]:
-        """What makes one proof better than another."""
+        """The key by which proofs are ranked."""
         return self.explains_all, self.count, self.tells_sign
 
 
@@ -546,7 +546,7 @@ def _result(
 def _if_spanned(some: Recomputed, size: int | None) -> int | None:
     """A batch size that shares imply, if the first layer spans just as many dimensions.
 
-    A factor of a tenth, which nobody declared, makes shares those of ten times as many records, and a record that is
+    An undeclared factor of a tenth makes shares those of ten times as many records, and a record that is
     there twice has the share of half as many. Where the layer has no more dimensions than that, nothing tells.
     """
     weight, rounding = some.layers[0][0].double(), some.rounding
@@ -605,8 +605,8 @@ def verify_rows(
 
     Such a row is the input times the row's bias, number by number, whatever the loss, the steps and the shares were. A
     mixture of several records would have to keep its proportions in every one of these rows. After one step these
-    neurons must balance too: rows from which a filter took the same small numbers are parallel. A label is told where
-    one class, and no other, makes their columns: not after several steps, nor of labels that were smoothed or mixed.
+    neurons must balance too: rows from which a filter took the same small numbers are parallel. A label is claimed if
+    exactly one class explains their columns: not after several steps, nor for smoothed or mixed labels.
     """
     (weight, bias), labels = layers[0], proposal.labels.clone()
     proven = torch.zeros(len(proposal), dtype=torch.bool, device=weight.device)

@@ -1,4 +1,4 @@
-"""One update read from end to end: does it belong, what do the exact attacks propose, what does recomputation prove?"""
+"""One update from end to end: does it belong, which records are proposed, and which are proven?"""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _AT_ONCE = 32  # records that are solved for within the span: the work grows wit
 @final
 @dataclass(frozen=True)
 class Staged:
-    """What the stages name for one update, in which sign, and what recomputation makes of it."""
+    """The records proposed for one update, its sign, and the proof."""
 
     named: Proposal
     proof: Proof
@@ -56,10 +56,10 @@ class Staged:
 
 
 def read_dense(head: DenseHead, layers: Layers, sent: Sent, *, seed: int = 0) -> list[Staged]:
-    """What the stages name for updates that belong, all trials at once where they can be.
+    """The records proposed for updates that belong, all trials at once if possible.
 
-    Samples with neurons to themselves are read off all updates together. What they do not explain whole is looked at
-    update by update.
+    Samples with exclusive neurons are read off all updates together. Updates that these do not explain fully are
+    searched one by one.
     """
     precision = min(sent.rounding.of_largest(layers[0][0]), 0.1)
     at_sight = None
@@ -76,7 +76,7 @@ def read_dense(head: DenseHead, layers: Layers, sent: Sent, *, seed: int = 0) ->
 def _stages(
     head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, *, seed: int
 ) -> Staged:
-    """The stages in their order, each where those before it left something unexplained.
+    """The stages in order, each only if those before it left something unexplained.
 
     Behind ReLU a search looks at one sign: that in which something was seen at sight, or a gradient's. Behind other
     functions nothing is seen at sight, not even a turned sign. A large network is searched only where nothing was, and
@@ -127,7 +127,7 @@ def _quickly(
 def _by_search(
     head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, seed: int
 ) -> Iterator[Proposal]:
-    """What a solution within the gradient's span and its sparse directions give, of one step."""
+    """The records from the gradient's span and its sparse directions, for one step."""
     if not sent.training.is_plain:
         return
     weight, layers = one[0][0], _batched(one)
@@ -168,7 +168,7 @@ def prove(
 
 
 def _joined(proof: Proof, more: Proposal, errors: Tensor) -> Proof:
-    """A proof and further records; those that it has already are left out."""
+    """A proof extended by further records, without duplicates."""
     known = proof.proposal.inputs[proof.proven]
     if len(more) and len(known):
         new = torch.cdist(more.inputs, known).amin(1) > 1e-2 * more.inputs.norm(dim=1)
@@ -192,7 +192,7 @@ def _whole_training(
     records: Proposal,
     proof: Proof,
 ) -> Proof:
-    """The proof of a whole batch by making the declared steps again; the proof so far where they do not meet."""
+    """The proof of a whole batch by recomputing the declared steps; the proof so far if they do not match."""
     if not len(records) or (records.labels < 0).any():
         return proof
     equal = records.with_shares(torch.full_like(records.shares, 1 / len(records)))
@@ -208,7 +208,7 @@ def _whole_training(
 
 
 def proposed(found: Recovered, trial: int = 0) -> Proposal:
-    """What an exact attack names."""
+    """The proposals of an exact attack."""
     kept = found.found[trial]
     return Proposal(found.inputs[trial][kept], found.labels[trial][kept], found.shares[trial][kept])
 
@@ -231,7 +231,7 @@ _AGREES = 1e-6  # relative: two ways to compute one gradient in double precision
 @final
 @dataclass(frozen=True)
 class Own:
-    """The client's own module, by which what dense layers are said to make of records is computed once more."""
+    """The client's own module, used to check the formulas of the dense layers."""
 
     model: nn.Module
     head: DenseHead  # with the module's names
@@ -245,7 +245,7 @@ class Own:
         return None if numbers > _COPIED or shape is None else cls(model, head, shape)
 
     def agrees(self, records: Proposal) -> bool:
-        """Whether autograd on the module makes what the layers' formulas make, in double precision."""
+        """Whether autograd on the module agrees with the layers' formulas, in double precision."""
         made = own_gradients(
             self.model, self.head, self.shape, records.inputs, records.labels, records.shares
         )
@@ -260,7 +260,7 @@ class Own:
 @final
 @dataclass(frozen=True)
 class DenseReader:
-    """A network that ends in dense layers: what enters them is read."""
+    """A network that ends in dense layers: their inputs are read."""
 
     head: DenseHead
     own: Own | None = field(default=None, repr=False, compare=False)
@@ -270,11 +270,11 @@ class DenseReader:
     _held: list[tuple[Gradient, list[Belonging]]] = field(default_factory=list, repr=False, compare=False)
 
     def note(self, gradients: Gradient, found: Sequence[Belonging]) -> None:
-        """These updates were held against the weights already."""
+        """Remember that these updates were already tested against the weights."""
         self._held[:] = [(gradients, list(found))]
 
     def belongings(self, gradients: Gradient, rounding: Rounding) -> list[Belonging]:
-        """How well updates meet the identities of these weights; they are held against them once."""
+        """How well updates meet the identities of these weights; tested once."""
         if not self._held or self._held[0][0] is not gradients:
             head, updates = self._updates(gradients)
             self.note(gradients, [belonging(head, one, rounding) for one in updates])
@@ -290,14 +290,14 @@ class DenseReader:
         ]
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
-        """Neurons balance, and the last layer's columns add up to nothing."""
+        """Neurons balance, and the last layer's columns sum to zero."""
         if mechanism.sent.training.is_plain:
             for number, fit in enumerate(self.belongings(gradients, mechanism.sent.rounding)):
                 if not fit.is_one_step:
                     raise misfit(fit, f"update {number}")
 
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
-        """What the network or the numbers keep from being tested or proven."""
+        """Caveats about what the network or the precision keeps from being tested or proven."""
         head, sent = self.head, mechanism.sent
         other = sent.training.is_plain and any(
             fit.loss_is_other for fit in self.belongings(gradients, sent.rounding)
@@ -328,19 +328,19 @@ class DenseReader:
             proof = prove(turned, one, named, sent.rounding, sent.training, scale_is_known=known)
             if proof.explains_all and self.own is not None:
                 records = named.with_shares(proof.proposal.shares)[proof.proven]
-                if not self.own.agrees(records):  # the layers were taken for what they are not
+                if not self.own.agrees(records):  # the layers were misread
                     proof = verify(head, one, named[:0], rounding=sent.rounding)
             found.append(proof)
         return found
 
     def check(self, mechanism: SharedGradient) -> None:
-        """What enters the head is a record, and one step leaves enough of it, or rows of its own through several."""
+        """The head's inputs are records, and one step, or exclusive rows over several, reveals them."""
         head, example = self.head, torch.Size(mechanism.example_shape)
         numbers = head.weights[0].shape[1]
         if example.numel() != numbers or not (head.is_whole_network or len(example) == 1):
             raise InputError(
-                "What enters the dense layers is no record.",
-                needs="a network of dense layers alone",
+                "The inputs of the dense layers are not records.",
+                needs="a network of dense layers only",
                 got="features made by earlier layers",
                 hint="remanence update reads the features; remanence_papers.gradients.hybrid draws pictures from them",
             )
@@ -349,10 +349,10 @@ class DenseReader:
                 head.require_readable()
         elif len(head.weights) > 1 and (head.biases[0] is None or not head.activation.is_relu):
             raise InputError(
-                "Through several local steps nothing is left of this network's records.",
+                "Several local steps of this network reveal no records.",
                 needs="ReLU and a bias in the first layer, or a single layer",
                 got=f"several local steps behind {head.activation.name}",
-                hint="audit an update of one step: what it gives away, the batch gives away",
+                hint="audit an update of one step on the same batch",
             )
 
     def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
@@ -375,7 +375,7 @@ class DenseReader:
 
 
 def _proposal(records: Records) -> Proposal:
-    """What an attack names for one update; without shares, all samples have the same."""
+    """The proposal for one update; without shares, all samples have the same."""
     named = ~records.labels.isnan()
     labels = records.labels[named].long()
     shares = torch.full_like(labels, 1 / max(1, len(labels)), dtype=torch.float64)

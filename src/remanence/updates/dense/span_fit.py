@@ -161,7 +161,7 @@ class SpanEquations:
             middle = values[-1].mean(0)
             bias = weight @ middle / middle.square().sum()
         expected, bias = logits.softmax(-1).sum(0), self.head.sign * bias
-        # At a scale that nobody knows, there is a class that nobody has.
+        # At an unknown scale, some class is assumed to be absent.
         share = 1 / self.size if scale_is_known else float((bias / expected).max())
         counts = expected - bias / max(share, 1e-300)
         return relabelled(labels, counts, logits)

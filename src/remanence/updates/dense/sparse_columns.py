@@ -8,7 +8,7 @@ fixes the scales. Only samples whose derivatives, recomputed from what was found
 
 *Columns.* The first layer's gradient is G = A X: column m of A holds sample m's derivatives, row m of X its input and a
 1 for the bias. With an orthonormal basis U of G's columns and K = Uᵀ G there is one invertible Q with A = U Q and X =
-Q⁻¹ K. Nobody knows Q, but the weights are known: an input says which neurons are on, in every layer, and its column is
+Q⁻¹ K. Q is unknown, but the weights are known: an input says which neurons are on, in every layer, and its column is
 then a combination of as many known vectors as there are logits, zero wherever the first layer's neuron is off. So each
 sample's row t of Q⁻¹ says what its column may be, and all columns together give Q⁻¹ by least squares. From a random
 start the two are made to agree. That brings most samples close to the truth. What remains is a linear problem with
@@ -47,7 +47,7 @@ _MORE = (
     1.2  # times the batch size: on how many rows a column must vanish; any direction can on as many as that
 )
 _CLOSE = 0.85  # the cosine between a column and what the network allows, from which it is worth polishing
-_OWN = 0.5  # the weight of a column itself, in every other step: it tells samples of one label apart
+_OWN = 0.5  # the weight of a column itself, in every other step: it distinguishes samples of one label
 _RIDGE = 1e-2  # on rows of Q⁻¹ that are nearly dependent
 _LOGITS = 16  # that a column is a combination of, at most
 _AT_ONCE = 2**24  # numbers in the largest tensor of a chunk

@@ -44,7 +44,7 @@ class PatchEquations:
     offset: Tensor  # (positions, rank): what is known of the coordinates of a patch
     free: Tensor  # (unknowns of a patch, rank): directions in which it is open
     places: Tensor | None  # (positions, outputs), of the embeddings of positions
-    others: Parameters  # gradients of single vectors and of the last layer, which tell pictures apart
+    others: Parameters  # gradients of single vectors and of the last layer, which distinguish pictures
     last: Tensor  # of the last bias
     count: int  # pictures
     scale_is_known: bool = True  # the gradient is that of a mean, and not this times some factor
@@ -136,7 +136,7 @@ class PatchEquations:
             last = mirrored(last, 0)
         if (labels >= 0).all():
             share = self.scale(self.made(points, labels)) / self.count
-        else:  # at a scale that nobody knows, there is a class that nobody has
+        else:  # at an unknown scale, some class is assumed to be absent
             share = 1 / self.count if self.scale_is_known else float((last / expected).max())
         return relabelled(labels, expected - last / max(share, 1e-300), said)
 
@@ -162,17 +162,17 @@ class PatchEquations:
 
     @cached_property
     def target(self) -> Tensor:
-        """What was sent, in the same units."""
+        """The gradient sent, in the same units."""
         return self._sized(self.rows, self.places, self.others)
 
     def scale(self, made: Tensor) -> float:
-        """What the gradient of a mean was multiplied by: what explains most."""
+        """The best-fitting factor of the gradient of a mean."""
         if self.scale_is_known:
             return 1.0
         return float(self.target @ made / made.square().sum().clamp(min=1e-300))
 
     def rest(self, made: Tensor) -> Tensor:
-        """What is left of the gradient."""
+        """The residual of the gradient."""
         return self.target - self.scale(made) * made
 
 
@@ -356,7 +356,7 @@ def _mean_gradient(model: PatchModel, update: Mapping[str, Tensor], along: Along
 
 
 def _searched(span: PatchEquations, fits: float, seed: int, starts: int) -> tuple[PatchEquations, Solution]:
-    """The best of several starts, every other one at a scale that nobody knows."""
+    """The best of several starts, every other one at an unknown scale."""
     generator, work = torch.Generator().manual_seed(seed), Work()
     best: tuple[PatchEquations, Solution] | None = None
     for attempt in track(range(starts), total=starts, what="solving for patches"):

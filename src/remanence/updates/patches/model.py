@@ -40,7 +40,7 @@ class PatchModel:
         """The layer that reads patches."""
         found = self.module.get_submodule(self.name)
         if not isinstance(found, nn.Conv2d | nn.Linear):
-            raise TypeError(f"{self.name} reads no patches")
+            raise TypeError(f"{self.name} does not read patches")
         return found
 
     @property
@@ -135,7 +135,7 @@ class PatchModel:
 def _logits(said: object) -> Tensor:
     found = logits_of(said)
     if not isinstance(found, Tensor):
-        raise TypeError("a network that says no logits")
+        raise TypeError("a network that returns no logits")
     if found.ndim == 1 or found.shape[1] == 1:  # a sigmoid of one output is a softmax of 0 and it
         return pad(found.reshape(-1, 1), (1, 0))
     return found
@@ -158,7 +158,7 @@ def patch_model(module: nn.Module, shape: tuple[int, ...] | None = None) -> Patc
         None,
     )
     if first is None or not _reads_patches(first[1]):
-        raise _unread("a first layer that is no convolution whose stride is its kernel's size")
+        raise _unread("a first layer that is not a convolution whose stride is its kernel's size")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise _unread("a network that is frozen")
     name, layer = first

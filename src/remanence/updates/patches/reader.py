@@ -24,7 +24,7 @@ from remanence.updates.rounding import Rounding, apart, coarsest, explained, rou
 from remanence.updates.shared_gradient import Effort, ProvenTogether, Sent, SharedGradient
 from remanence.updates.span import Decomposed
 
-_NO_BETTER = 0.1  # a patch that is known to a tenth only is not called recovered
+_NO_BETTER = 0.1  # a patch known only to a tenth does not count as recovered
 _NOT_SOLVED = (
     0.01  # the same for single and double precision: a patch that is known no better is not solved for
 )
@@ -36,7 +36,7 @@ _ENOUGH = 0.8  # unknown numbers for each number of the update, at most
 @final
 @dataclass(frozen=True, kw_only=True)
 class Pictures(ProvenTogether):
-    """What recomputation says about pictures that were named for one update."""
+    """The proof for the pictures proposed for one update."""
 
     error: float = torch.inf  # of the worst patch, relative; what the residual leaves room for
 
@@ -126,10 +126,10 @@ def require_sgd(training: LocalTraining) -> None:
     """Refuse optimisers whose steps do not add gradients up."""
     if training.optimizer != "sgd":
         raise InputError(
-            "Adam leaves nothing of the span of pictures in patches.",
+            "Adam destroys the span of pictures in patches.",
             needs="an update of SGD, of one step or several",
             got=f"{training.steps} steps of {training.optimizer}",
-            hint="audit the same training with SGD: what it gives away, the batch gives away",
+            hint="audit the same batch with SGD",
         )
 
 
@@ -140,14 +140,14 @@ class PatchReader:
 
     model: PatchModel
     many: ClassVar[str] = "pictures"
-    counts: ClassVar[str] = "Only what the whole update can be computed again from counts."
+    counts: ClassVar[str] = "Records count only if the whole update can be recomputed from them."
     counts_records: ClassVar[bool] = False
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
-        """Nothing but recomputation tells."""
+        """Only recomputation can decide."""
 
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
-        """What the layer's gradient may leave open."""
+        """Caveats about what the layer's gradient may leave open."""
         yield PATCHES_OPEN
 
     def proofs(

@@ -26,7 +26,7 @@ _IN_A_ROW = 256  # tokens that are tried as one sequence where each enters as if
 _DRIFTS = ((0.0, 0.0), (1e-3, 0.0), (0.0, 1e-4), (0.0, 1e-3), (1e-2, 0.0), (0.0, 1e-2), (0.1, 0.0))
 _MOST = 0.5  # of an embedding's rows
 _ROUNDINGS = 16  # times what rounding leaves of most rows that a decay alone has moved
-_ALL = 2**14  # ways to choose a token for each place of an encoder's text: up to so many, all are tried
+_ALL = 2**14  # ways to choose a token for each place of an encoder's text: up to this many, all are tried
 _CROWDED = 4  # times as many sequences as dimensions: the spans do not tell
 
 
@@ -35,7 +35,7 @@ def name_after_steps(
 ) -> tuple[list[Tensor], int]:
     """The same for an update of several steps, between which weights moved: what entered is in the span but for that.
 
-    How far they moved it nobody knows beforehand. Small steps are allowed for in what entered, large ones, which fill
+    How far they moved it is unknown beforehand. Small steps are allowed for in what entered, large ones, which fill
     more dimensions, by reading the update more coarsely. What puts most different tokens into texts is kept.
     """
     best: tuple[list[Tensor], int] = [], 0
@@ -124,7 +124,7 @@ def grow_sequences(
 
     Causal models only: what enters at a place then depends on the tokens up to it. Sequences that could be grown
     no further are returned; the last token of each, which has no gradient there, is missing. A span holds no more
-    places than it has dimensions: where many more seem to fit, it does not tell them apart, and none is returned.
+    places than it has dimensions: where many more seem to fit, it does not distinguish them, and none is returned.
     """
     layers = [(which, text.span(which, gradient, precision)) for which in (*text.between, text.second)]
     if not layers[-1][1].tells:

@@ -40,7 +40,7 @@ from remanence.updates.texts.shares import (
 
 _TRACE = 4  # times what rounding explains: how much a text must count
 _SEEN = 1.0  # what rounding explains, in all tensors together and as a square: less is no trace of a token
-_SURE = 0.9  # a token that is less likely leaves a trace that nobody overlooks
+_SURE = 0.9  # a less likely token leaves a clear trace
 
 Parameters = dict[str, Tensor]
 
@@ -48,7 +48,7 @@ Parameters = dict[str, Tensor]
 @final
 @dataclass(frozen=True)
 class Recomputed:
-    """An update computed anew from texts, beside what was sent."""
+    """An update recomputed from texts, compared with the one sent."""
 
     held: Explained
     made: Parameters
@@ -69,7 +69,7 @@ def recompute(
     training: LocalTraining,
     moves: Mapping[str, float] | None = None,
 ) -> Recomputed:
-    """Compute an update from texts that count so much in it; what rounding moves is measured, if not given."""
+    """Compute an update from texts with these shares; the effect of rounding is measured, if not given."""
     sent = {name: gradient[name] for name, _ in text.model.named_parameters() if name in gradient}
     own = {name: value.detach() for name, value in text.model.named_parameters() if name in sent}
     counts: list[float] = []
@@ -120,7 +120,7 @@ def lengthened(
 ) -> tuple[list[Named], Counted]:
     """Texts with the token after them that the model is sure of, where what is left of the update has its trace.
 
-    The place before such a token has hardly any gradient, so that it may lie outside the span although it was there.
+    The place before such a token has almost no gradient, so it may lie outside the span although it was there.
     """
     longer, more = list(named), list(counted.shares)
     if not named or named[0][1] is not None:
@@ -148,7 +148,7 @@ def lengthened(
             if part is not None:
                 along += float((left * part.double()).sum())
                 size += float(part.double().square().sum()) / max(found.held.allowed[name], 1e-300) ** 2
-        # Nearer to all of the trace than to none. Of what rounding leaves, which points anywhere, hardly anything lies
+        # Nearer to all of the trace than to none. Of the rounding residual, which points anywhere, almost nothing lies
         # along a trace: 0.03 of one of this size at most, in a model of 135 million weights.
         if along > size / 2 and size > _SEEN:
             longer[index] = torch.cat([ids, token[None]]), None
@@ -186,12 +186,12 @@ _STEP = 1e-3  # of the weights' size, by which they are moved to see what moves 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Texts(ProvenTogether):
-    """What was found in one update."""
+    """The findings in one update."""
 
     sequences: tuple[tuple[int, ...], ...] = ()  # of token ids; proven only if `explains_all`
     labels: tuple[int, ...] = ()  # of a classifier; empty for a language model
     tokens: int = 0  # distinct tokens that fit the first layer's span, or whose embedding moved
-    is_complete: bool = True  # none was left out because it hardly counts
+    is_complete: bool = True  # none was left out for having almost no weight
     sign: int = 1  # −1 where the update goes against the gradient
 
     @property
@@ -282,7 +282,7 @@ def _explaining(
     *,
     training: LocalTraining,
 ) -> Texts:
-    """What texts that count so much explain, each with the tokens after it that the model was sure of."""
+    """What texts with these shares explain, each with the tokens after it that the model was sure of."""
     if not named:
         return Texts()
     found = recompute(text, gradient, named, counted, rounding, training=training)
@@ -329,7 +329,7 @@ def _with_last_tokens(
         rest = {name: sent[name] / share - explained[name] for name in used}
         pulls = [_pull(text, rest, prefix) for prefix in prefixes]
     else:
-        # Most tokens are nobody's last: their rows are explained but for the share of a token, whatever the scale.
+        # Most tokens end no text: their rows are explained but for the share of a token, whatever the scale.
         rows, own = sent[head], explained[head]
         sizes = own.norm(dim=1)
         large = sizes > _LARGE * sizes.max()  # rows that are nearly zero say little about the scale
@@ -415,11 +415,11 @@ class TokenReader:
 
     model: TextModel
     many: ClassVar[str] = "texts"
-    counts: ClassVar[str] = "Only what the whole update can be computed again from counts."
+    counts: ClassVar[str] = "Records count only if the whole update can be recomputed from them."
     counts_records: ClassVar[bool] = False
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
-        """Nothing but recomputation tells."""
+        """Only recomputation can decide."""
 
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
         """Whether the layers had room to tell texts by."""
@@ -442,7 +442,7 @@ class TokenReader:
     def proofs(
         self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
     ) -> list[Texts]:
-        """By the whole update, in either sign where nobody declared one: spans, and what is named, are the same."""
+        """By the whole update, in either sign if none was declared: spans and proposals are the same."""
         text, sent, found = self.text(mechanism), mechanism.sent, []
         for index, sequences in enumerate(guess.records.features):
             named = [ids[ids >= 0] for ids in sequences if claims and (ids >= 0).any()]

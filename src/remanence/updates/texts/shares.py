@@ -76,7 +76,7 @@ def losses_of(
 
 
 def alike(named: Sequence[Named]) -> list[list[int]]:
-    """Texts of one length together, up to so many tokens."""
+    """Texts of one length together, up to this many tokens."""
     lengths: dict[int, list[int]] = {}
     for index, (sequence, _) in enumerate(named):
         lengths.setdefault(len(sequence), []).append(index)
@@ -97,7 +97,7 @@ class _Equations:
 
     @property
     def faint(self) -> Tensor:
-        """Places that hardly have a gradient, because the model is sure of what follows."""
+        """Places with almost no gradient, because the model is sure of the next token."""
         sizes = self.products.diagonal().cpu()
         return sizes <= _FAINT**2 * sizes.max()
 
