@@ -7,7 +7,7 @@ pairs the smaller ceiling holds.
 
 In all of them the other records' gradients and places are given to the adversary, and a step that moves the sum by a
 vector of length at most s is a post-processing of one that moves a number by s: multiply by the direction, and add
-independent noise in what is left of the space. So adaptive directions cost nothing.
+independent noise in its orthogonal complement. So adaptive directions cost nothing.
 
 **poisson**: each record on its own with probability q. A binomial mixture (`Segment`).
 
@@ -350,7 +350,7 @@ def _thrown(schedule: Schedule, records: int, log_baseline: float, *, rtol: floa
 
 
 def _passes(schedule: Schedule) -> tuple[int, int]:
-    """How many passes over the data, and how many batches in each; refuses what is no whole number of batches."""
+    """The number of passes over the data and of batches in each; refuses a fractional number of batches."""
     (run, *more) = schedule
     bins = 1 / run.sample_rate
     if more or abs(bins - round(bins)) >= _WHOLE_BATCHES * bins:

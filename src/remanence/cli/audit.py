@@ -113,7 +113,7 @@ def status(
     run: Annotated[str, typer.Argument(help="A run folder or its URL.")],
     as_json: Annotated[bool, "--json", "Print it for a machine."] = False,
 ) -> None:
-    """Show what a run has done and what is left, also after a kill."""
+    """Show how much of a run is done and how much is left, also after a kill."""
     from remanence.scale.journal import read_status
 
     found = read_status(run)

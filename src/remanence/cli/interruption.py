@@ -94,7 +94,7 @@ def let_go() -> None:
 
 
 def end(number: int) -> NoReturn:
-    """Say what is done and what is left, and leave."""
+    """Report the progress, and exit."""
     with _once:
         for ignored in _SIGNALS:
             with contextlib.suppress(ValueError):  # not in the main thread

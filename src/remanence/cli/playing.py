@@ -124,7 +124,7 @@ def continuation(command: str, target: str, place: str | Path, again: str | None
 
 
 def interrupted(command: str, target: str, place: str | Path, again: str | None = None) -> str:
-    """What is done and what is left of a run that is being ended."""
+    """The progress of a run that is being stopped."""
     from remanence.scale.journal import read_status
 
     try:
@@ -336,7 +336,7 @@ def console() -> Console:
     """As wide as the terminal, and wide enough for a table elsewhere."""
     from rich.console import Console
 
-    terminal = Console(markup=False, emoji=False)  # brackets in a name are no command to change the colour
+    terminal = Console(markup=False, emoji=False)  # brackets in a name must not be read as markup
     return (
         terminal
         if terminal.is_terminal
@@ -378,7 +378,7 @@ def play(
     """Audit the game that `load` makes for a device, and end with the verdict's exit code.
 
     `stored` is what the run folder keeps of the command's own options, and `again` what has to be named again to go on.
-    `keep` stores reconstructions, which are data. `show` prints what the door has to say beside the verdict.
+    `keep` stores reconstructions, which are data. `show` prints what the door adds to the verdict.
     """
     from remanence.auditing import audit
     from remanence.report.writing import write_report

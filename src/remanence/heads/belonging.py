@@ -1,13 +1,13 @@
 """Does a head belong: was it made by this recipe from these pictures?
 
-The owner holds both, so it can be tested. Heads are made anew by the recipe, and what training determines is compared:
-how a head answers on the training pictures, its losses and margins, the sizes of its layers, what its initial weights
-left in it, its response to features that only public pictures have, and what it has of these pictures rather than of
-others of the same classes. All heads, the one in question included, are measured by the same symmetric rule. So a head
-that belongs is as likely to be the furthest off as any of the others, whatever the recipe, and the p-value is exact.
+The owner holds both, so it can be tested. The recipe trains new heads, and what training determines is compared:
+a head's answers on the training pictures, its losses and margins, the norms of its layers, the traces of its initial
+weights, its response to features that only public pictures have, and its similarity to heads on these pictures rather
+than on others of the same classes. All heads, the one in question included, are measured by the same symmetric rule.
+So a head that belongs is as likely to be the furthest off as any other, whatever the recipe, and the p-value is exact.
 
-Whether the test can tell these pictures from similar ones is measured too: heads of the recipe on public pictures of
-the same classes are put to it.
+Whether the test can distinguish these pictures from similar ones is measured too: heads of the recipe on public
+pictures of the same classes take the same test.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from remanence.heads.head import Head, outgoing
 from remanence.heads.pictures import without_pictures
 from remanence.heads.transfer_head import TransferHead
 
-SIBLINGS = 199  # heads that are made anew: a p-value of 1 in 200 is the smallest
+SIBLINGS = 199  # new heads: the smallest p-value is 1 in 200
 LEVEL = 0.01  # below it a head is refused, and so is one in a hundred of those that belong
 _OTHERS = 40  # heads on other pictures that are put to the test
 _MEANS = 100  # heads that tell what training on these pictures, and on others, puts there
@@ -191,7 +191,7 @@ def fit(
     *,
     others: int = _OTHERS,
 ) -> Fit:
-    """Make heads anew on your pictures `(pictures,)` and see where this one stands among them.
+    """Train new heads on your pictures `(pictures,)` and rank this one among them.
 
     As many heads as `others` are made from other pictures of the same classes, to see what the test can tell.
     """
@@ -219,7 +219,7 @@ def fit(
 
 def likelier(recipe: Head, own: Records, public: Records, head: Weights, generator: torch.Generator) -> str:
     """Of a few recipes that are easily taken for this one, those that would fit, in words; nothing if none does."""
-    if not isinstance(recipe, TransferHead):  # there is no list of what else a loop might do
+    if not isinstance(recipe, TransferHead):  # other loops cannot be enumerated
         return ""
     found = {}
     for changes in _neighbours(recipe, len(own)):

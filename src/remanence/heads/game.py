@@ -107,7 +107,7 @@ class HeadGame(AnyGame):
 
     @classmethod
     def of(cls, heads: Heads, released: Weights | None = None) -> HeadGame:
-        """See how the released head compares with heads that are made anew by the recipe from the same pictures."""
+        """Compare the released head with new heads that the recipe makes from the same pictures."""
         if released is None:
             return cls(heads)
         own, prior = heads.source, heads.prior
@@ -301,12 +301,12 @@ def audit_head(
     fresh initial weights, on all of your pictures. The control compares what comes out of heads on public pictures
     with yours. The linear reader attacks first, and then a network that starts from it.
 
-    `released` is the head that you are about to publish: its module, its state dict or a file of it. Heads are made
-    anew by the recipe, and where this one is not like them (`MisfitError`) there is no verdict. Otherwise there are two
+    `released` is the head that you are about to publish: its module, its state dict or a file of it. The recipe
+    trains new heads, and if this one does not match them (`MisfitError`) there is no verdict. Otherwise there are two
     answers: how often pictures come back out of heads made like this (the rates), and which pictures come back out of
     this head (`exposed_pictures(result)`), each with its own test against public ones. The verdict is EXPOSED if
-    either is. Every rate stands beside what the linear reader draws from the true features: what heads withhold of
-    that is protected by the head, and the rest by the backbone. A recipe with a `noise_multiplier`
+    either is. Every rate is shown next to that of the linear reader given the true features: the head protects the
+    difference, and the backbone the rest. A recipe with a `noise_multiplier`
     comes with a proven ceiling, so that the verdict may be PROTECTED.
     """
     settings = settings or HeadAudit()
@@ -366,7 +366,7 @@ def with_embeddings_given(game: Game, *, mixed: bool = False) -> Game:
             hint="head_game(...).heads",
         )
     prior = game.prior
-    if isinstance(game.targets, StratifiedPrior):  # whoever is given embeddings knows how many there are
+    if isinstance(game.targets, StratifiedPrior):  # given the embeddings, the adversary knows their number
         prior = replace(prior, counts=game.targets.counts)
     rows = prior.places if mixed else prior.places[:, :1]
     places = tuple(tuple(dict.fromkeys(row)) for row in rows.tolist())

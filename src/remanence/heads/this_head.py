@@ -178,7 +178,7 @@ class ThisHead(Finding):
 
     @property
     def made_like_this(self) -> bool:
-        """Whether it can be told from heads on similar pictures, so that rates of heads on yours are about it."""
+        """Whether heads on similar pictures are distinguished from it, so that rates of heads on yours apply."""
         return self.power is None or self.power.rate >= _POWER
 
     def tensors(self) -> dict[str, Tensor]:
@@ -186,7 +186,7 @@ class ThisHead(Finding):
         return {name: values.detach().cpu().contiguous() for name, values in vars(self).items()}
 
     def caveats(self, outcome: Outcome) -> list[Caveat]:
-        """What to mind about it, beside heads that were made like it."""
+        """Caveats about it, compared with heads that were made like it."""
         made_like_it = outcome.main.succeeded  # (heads, classes)
         unknown = replace(
             SIMILAR_PICTURES, seen=f"Of {self.others[1]} heads on others, {self.others[0]} are refused."

@@ -1,4 +1,4 @@
-"""Audit a recorded run: is the training what it claims to be, and which of its canaries can be told?"""
+"""Audit a recorded run: does the training match its claim, and which canaries can be inferred?"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ROUNDING = 1e-4  # clipping norms that are always allowed for, so that a ceilin
 LEVEL = 1e-3  # at which a run is accused: an honest one less than once in a thousand
 _SEARCHED = 0.05  # level of the limits on noise, μ and ε
 _HALVINGS = 4  # to 4 % of the noise
-_MOST_NOISE = 64.0  # times the claim's: what leaks less than that is not told from nothing
+_MOST_NOISE = 64.0  # times the claim's: a smaller leak is not distinguished from none
 _LEAST_NOISE = 0.05  # twenty standard deviations between a record and none, in every step that has it
 _SUREST = 0.3  # of the canaries that are in or out: guessing only these makes the strongest test
 
@@ -52,7 +52,7 @@ _SUREST = 0.3  # of the canaries that are in or out: guessing only these makes t
 @final
 @dataclass(frozen=True)
 class ClaimTest:
-    """The accountant's claim, held against how many canaries were guessed."""
+    """The accountant's claim, tested by the number of canaries guessed."""
 
     claimed: Sequence[Segment]
     counted: GuessCount
@@ -177,7 +177,7 @@ class OneRun(AnyGame):
         found = run.deviations()
         if level < p_value <= _SUSPICIOUS:
             found += (replace(caveats.SUSPICIOUS, seen=f"p = {p_value:.2g}."),)
-        # Sums that differ by rounding move by at most so much more than the clipping norm when a record changes.
+        # One record moves sums that differ by rounding by at most this much more than the clipping norm.
         off = max(_ROUNDING, run.recording.manifest["rounding"])
         exactly = scaled(run.claimed, 1 / (1 + 2 * off))
         ceiling = _ceiling(exactly, scores.shape[1])

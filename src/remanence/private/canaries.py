@@ -69,7 +69,7 @@ class Canaries:
 
 
 def real(records: Records, *, candidates: int = 1, seed: int) -> Canaries:
-    """Held-out records as they are: what an ordinary person's record gives away.
+    """Held-out records, unchanged: they measure what an ordinary person's record gives away.
 
     >>> people = Records(torch.randn(40, 3), torch.zeros(40))
     >>> canaries = real(people, seed=0)
@@ -120,7 +120,7 @@ def _canaries(records: Records, candidates: int, seed: int, design: Design) -> C
 
 
 def draw(count: int, candidates: int, generator: torch.Generator) -> Tensor:
-    """The secret of so many canaries; drawn again, what a control is held against."""
+    """The secret of this many canaries; a second draw serves as the control."""
     if candidates == 1:
         return torch.randint(2, (count,), generator=generator) - 1  # −1 out, 0 in
     return torch.randint(candidates, (count,), generator=generator)

@@ -130,7 +130,7 @@ class RecordedRun:
         return own + [every[-1]] * (self.steps - len(own))
 
     def unreplayed(self) -> Iterator[Caveat]:
-        """The parts of a step that were not made again in every step that the claim is about."""
+        """The parts that were not replayed in every step that the claim covers."""
         for part in PARTS:
             seen = self.recording.manifest["replay"][part]
             if seen["failed"] or seen["steps"] != self.steps:
@@ -140,7 +140,7 @@ class RecordedRun:
                 yield replace(_PARTS[part], seen=f"{why[0].upper()}{why[1:]}, {times}.")
 
     def deviations(self) -> tuple[Caveat, ...]:
-        """Where what ran differs from the claim, or was not made again; what contradicts the claim is first."""
+        """Where the run differs from the claim, or was not replayed; contradictions of the claim come first."""
         found = [*self._of_noise(), *self._of_sampling(), *self._observed(), *self.unreplayed()]
         return tuple(sorted(found, key=lambda caveat: (not caveat.contradicts, not caveat.voids)))
 

@@ -26,8 +26,8 @@ def remainder(
     """The privatised gradients of some steps less what the adversary takes off them, `(trials, steps, numbers)`.
 
     `known`: the known records' part of this very batch, as Hayes et al. assume. `expected`: that part's
-    mean over batches, q·Σ clip(g), for the weaker adversary who does not know who was sampled. `nothing`:
-    everybody's gradient stays in.
+    mean over batches, q·Σ clip(g), for the weaker adversary who does not know which records were sampled.
+    `nothing`: no gradient is subtracted.
     """
     gradients = release["gradients"][:, steps]
     if subtract == "known":

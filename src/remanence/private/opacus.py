@@ -3,10 +3,10 @@
     with record(privacy_engine, optimizer, model, loader, out="run", canaries=canaries, seed="os"):
         ...  # the training loop, unchanged
 
-Every step is made again beside the training: who is in the batch, each record's clipped gradient, the noise, and
-where the weights must go. Gradients and updates are made again one step late: whatever the loop's own code reads from
-elsewhere has changed by then. The folder says which parts came out the same, and why others did not. Without `seed`,
-training is bit for bit what it would have been.
+Every step is replayed during training: the records of the batch, each record's clipped gradient, the noise, and the
+new weights. Gradients and updates are replayed one step late: any hidden state that the loop's own code reads has
+changed by then. The folder says which parts came out the same, and why others did not. Without `seed`,
+recording does not change a bit of the training.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class _Hook:
 
 @final
 class Steps:
-    """What really runs, made again part by part and handed to the recorder."""
+    """Replays the actual training part by part and hands it to the recorder."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class Steps:
         self._before: list[Tensor] = []  # sums of clipped gradients, before the noise
         self._summed: list[Tensor] = []  # the same, flat and in single precision
         self._fed: Pass | None = None  # the last pass that trained
-        # A pass that is to be made again: its batch, its records and the norms of their gradients before clipping.
+        # A pass to be replayed: its batch, its records and the norms of their gradients before clipping.
         self._pending: tuple[_Batch, Pass, list[int], list[Tensor]] | None = None
         self._batch = _Batch(canaries is not None)
         self._size = 0  # of the last step's batch
@@ -320,7 +320,7 @@ class Steps:
             self._pending = batch, self._fed, members, own
 
     def _settle(self) -> None:
-        """The last physical batch is made again, now that the next one has come; its step too, if it was the last."""
+        """Replay the last physical batch, now that the next one has come; its step too, if it was the last."""
         if self._pending is None:
             return
         (batch, one, members, theirs), self._pending = self._pending, None
@@ -512,7 +512,7 @@ class Steps:
         self._recorder.replayed("update", self._why_update or why)
 
     def _at_the_end(self) -> None:
-        """Training is over: the last step is made again, and nothing may have moved since."""
+        """Training is over: replay the last step, and check that nothing has moved since."""
         self._after_step()
         why, _ = self._updates.check()
         if why and self._recorder.steps:

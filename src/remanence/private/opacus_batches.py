@@ -1,4 +1,4 @@
-"""Who is in a step? The sampler's own draw, made again from the state of its generator, and followed to the model.
+"""Which records are in a step? The sampler's own draw, replayed from its generator's state and followed to the model.
 
 Nothing but the loader that is recorded is touched: its class becomes a subclass of itself, and its sampler is wrapped,
 until recording ends. Batches are told apart by their contents when the model is given them, so that loaders that run
@@ -104,7 +104,7 @@ class Batches:
                 return
 
     def take(self, rows: int) -> list[int] | None:
-        """Who the gradients of so many records belong to; None where it is unknown."""
+        """The records that this many gradients belong to; None where it is unknown."""
         fed = [index for members in self._fed for index in members]
         matched, self._fed = bool(self._fed), []
         if matched and len(fed) == rows:

@@ -98,7 +98,7 @@ class _Schedule:
         self._values.append(start)
         # One that ends, or that needs a loss or anything else that is there in training alone, goes no further.
         with quiet_randomness(), warnings.catch_warnings(), suppress(Exception):
-            warnings.simplefilter("ignore")  # that there is no step before a call
+            warnings.simplefilter("ignore")  # no step before a call
             ahead = copy.deepcopy(schedule, own)
             for _ in range(_AHEAD):
                 ahead.step()
@@ -206,9 +206,9 @@ def _limited(kind: str, level: float, expected: Sequence[Tensor], actual: Sequen
 
 @final
 class Updates:
-    """Repeats every step beside the training, with a copy of the optimizer that has a memory of its own.
+    """Repeats every step alongside the training, with a copy of the optimizer that has its own state.
 
-    A step is made again when the next batch has come, so that whatever an optimizer reads from elsewhere has changed.
+    A step is replayed when the next batch has come, so that any hidden state that an optimizer reads has changed.
     """
 
     def __init__(self, optimizer: DPOptimizer, module: nn.Module, limits: Sequence[float]) -> None:
@@ -219,7 +219,7 @@ class Updates:
         self._changed: set[str] = set()  # of what the optimizer does not hold
         self._of_weights = Limits(limits)
         self._shadow: torch.optim.Optimizer | None = None
-        self._began: RandomStates | None = None  # the step that is to be made again
+        self._began: RandomStates | None = None  # the step to be replayed
         self._early = ""  # the weights moved before the step
         self.why_not = ""
         try:
@@ -307,7 +307,7 @@ _OF_OPACUS = ("training", "activations", "max_batch_len", "autograd_grad_sample_
 
 
 def _mark(value: Any) -> Any:
-    """Numbers and text as they are, checksums of tensors, marks of what containers hold; nothing of other objects."""
+    """Numbers and text verbatim, checksums of tensors, fingerprints of containers; nothing of other objects."""
     if isinstance(value, Tensor):
         whole = not value.ndim and not value.is_floating_point() and not value.is_complex()
         return int(value) if whole else checksum(value)

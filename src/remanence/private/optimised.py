@@ -39,7 +39,7 @@ class ClassGaussians:
 
     @classmethod
     def of(cls, collected: Records, labels: Tensor) -> ClassGaussians:
-        """Fitted on what was collected, each class on its own; one that nobody has is like all records together."""
+        """Fitted to the adversary's records, class by class; a class without records uses all of them."""
         flat = collected.flat.double()
         ridge = (
             _RIDGE * float(flat.max() - flat.min()) ** 2 * torch.eye(flat.shape[1], dtype=flat.dtype).to(flat)
@@ -64,7 +64,7 @@ class ClassGaussians:
 @final
 @dataclass(frozen=True)
 class GradientBased(Attack[Transcript]):
-    """Search the record whose clipped gradients fit what is left of every step once the known ones are taken off.
+    """Search for the record whose clipped gradients fit the residual of every step after subtracting the known ones.
 
     The loss is minus the log-likelihood (default: the noise is Gaussian, so no other loss makes better use
     of it), or Hayes et al. 2023, Equation 1: Σ −⟨g, ḡ⟩ + ‖g − ḡ‖₁. Several starts, uniform in the range of

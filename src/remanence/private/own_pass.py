@@ -2,7 +2,7 @@
 
 The model is copied once, and the copy is run at the weights, the precision and the random numbers of the training's own
 pass. Each record is a batch of one (`torch.func.vmap`), so that no other record can influence its gradient. A pass is
-made again only when the next one has begun: whatever a loss or a layer reads from elsewhere has changed by then.
+replayed only when the next one has begun: any hidden state that a loss or a layer reads has changed by then.
 Nothing here touches the model, its modes, buffers and hooks, or any random state.
 """
 
@@ -181,7 +181,7 @@ class OwnPass:
         self._original: nn.Module = model._module if isinstance(model, AbstractGradSampleHooks) else model
         self._reading, self._parameters = reading, list(trained)
         frozen = {id(p): p for p in self._original.parameters() if not p.requires_grad}
-        summary = "The model cannot be copied, so that a step cannot be made again without touching it."
+        summary = "The model cannot be copied, so a step cannot be replayed without touching it."
         name, needs = type(self._original).__name__, "a module that copy.deepcopy copies"
         hint = "keep in the module only what copy.deepcopy copies"
         with refusing(Exception, summary, needs=needs, got=name, hint=hint):  # it may fail in any way

@@ -48,7 +48,7 @@ class Observed:
 @final
 @dataclass
 class Replayed:
-    """In how many steps a part was made again; in how many not, first when, and why."""
+    """How many steps a part was replayed in; how many it was not, where first, and why."""
 
     steps: int = 0
     failed: int = 0
@@ -114,7 +114,7 @@ class NoiseLog:
         self._pairs += pairs, chance, chance * (1 + count * _SAME)
 
     def _fingerprint(self, heads: Tensor) -> np.ndarray:
-        """Equal for equal noise, up to rounding; 0 where a tensor has too few numbers to be told apart."""
+        """Equal for equal noise, up to rounding; 0 where a tensor has too few numbers to be distinguished."""
         cells = (heads.double().numpy() * 16).round().clip(0, 2**30)
         mixed = (cells.astype(np.uint64) * self._multipliers).sum(1, dtype=np.uint64)
         enough = np.array(self.sizes) >= _FINGERPRINTED
@@ -213,7 +213,7 @@ class RunRecorder:
             self.read([gradients], torch.cat(list(after.values())) - known)
 
     def add(self, step: NoisedStep, *, compare: bool = True) -> None:
-        """Take in one step; noise that was made again to the bit needs no statistics."""
+        """Take in one step; noise that was replayed bit for bit needs no statistics."""
         if self._noise is None:
             self.sizes = [len(tensor) for tensor in step.noised]
             self._noise = NoiseLog(self.sizes)
@@ -250,7 +250,7 @@ class RunRecorder:
         return self.claimed[-1]
 
     def replayed(self, part: str, why: str = "", *, steps: int = 1) -> None:
-        """A part of a step was made again; or it was not, and why."""
+        """Note that a part of a step was replayed, or why it was not."""
         seen = self.parts[part]
         if not why:
             seen.steps += steps
@@ -260,7 +260,7 @@ class RunRecorder:
         seen.failed += steps
 
     def lessened(self, share: float, where: str) -> None:
-        """In the last step, the noise on a tensor was so many times what the optimizer was told."""
+        """In the last step, the noise on a tensor was this multiple of the declared noise."""
         self.observe("noise-scaled", worst=1 - share, where=where)
         self._settings[-1][3] = min(self._settings[-1][3], share)
 

@@ -22,7 +22,7 @@ from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors
 
 MANIFEST = "manifest.json"
 FORMAT = 5
-PARTS = ("sampling", "clipping", "norm", "noise", "seed", "update")  # of a step, each to be made again
+PARTS = ("sampling", "clipping", "norm", "noise", "seed", "update")  # of a step, each to be replayed
 
 _COUNT, _NUMBER = {"type": "integer", "minimum": 0}, {"type": "number", "minimum": 0}
 _TEXT = {"type": "string"}
@@ -74,7 +74,7 @@ Json = dict[str, Any]
 
 @final
 class RecordingWriter:
-    """Collects the files of a run in a hidden folder beside the wanted one, which it becomes at the end."""
+    """Collects the files of a run in a hidden folder, which is renamed to the requested one at the end."""
 
     def __init__(self, folder: Path) -> None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -153,7 +153,7 @@ def read_recording(folder: Path) -> Recording:
 
 
 def unreadable(folder: Path, reason: str) -> InputError:
-    """The error for a folder that is no recording, or not the one that was written."""
+    """The error for a folder that is not a recording, or was changed."""
     return InputError(
         "The recording cannot be read.",
         needs=f"a folder written by record(...) or a RunRecorder, with its {MANIFEST}",

@@ -37,7 +37,7 @@ def digits_dpsgd_poisson() -> Game:
 
 
 def digits_dpsgd_pictures() -> Game:
-    """DP-SGD with little noise and no shortlist: whoever collected 1,097 other digits draws the picture."""
+    """DP-SGD with little noise and no shortlist: an adversary with 1,097 other digits draws the picture."""
     from remanence import bounds
     from remanence.core.distances import nearest_neighbour_errors
     from remanence.core.errors import Criterion, mean_squared_error

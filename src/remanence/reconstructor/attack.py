@@ -57,9 +57,9 @@ class Reconstructor(Attack[Release]):
     network learns (linear heads), and keeps 2,000 else. `width` is the paper's S for pictures, and the size of
     the hidden layers otherwise. Not `conditional`, it draws one record of a set, whichever class that has,
     instead of one for each class. `separation` is the weight of a second aim in strong mode, where a class is asked
-    for: as many true positives as possible where one stranger in a hundred passes, so that what is drawn without being
-    sure does not look like everybody. None is 0.1 for one record of each class; 0 for several, where fewer come within
-    a loose threshold, which is what a verdict counts; 0 for changed copies of records, which are no strangers.
+    for: as many true positives as possible where one stranger in a hundred passes, so that an uncertain reconstruction
+    does not resemble every record. None is 0.1 for one record of each class; 0 for several, where fewer come within a
+    loose threshold, which is what a verdict counts; 0 for changed copies of records, which are not strangers.
     `perceptual` is a network whose features should agree too. With a `checkpoint` file, or in a run folder, learning
     goes on after a kill. `watch` is told step, error and rate.
     """
@@ -159,7 +159,7 @@ class Reconstructor(Attack[Release]):
                 return Reconstruction(Records(drawn, unknown))
             labels = asked.classes.expand(len(release), -1)
             records = Records(drawn, labels)
-            # Errors over these are a better test of who was trained on than the errors themselves.
+            # Errors divided by these are a better test of membership than the errors themselves.
             public = public_errors(records, asked.records)
             return Reconstruction(records, diagnostics={"class": labels.clone(), "public_error": public})
 

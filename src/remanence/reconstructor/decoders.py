@@ -178,7 +178,7 @@ def separation_loss(
     `own` are the records `(trials, candidates, *example)` that may be meant, `strangers` those of other sets,
     `(others, trials, candidates, *example)`. The threshold is where strangers pass at the rate `fpr`. It moves as
     errors move: the strangers' weight is how many targets pass for each stranger when it does. Sets that share a
-    record are no strangers.
+    record are not strangers.
     """
     inner = 1 - drawn.ndim  # the first dimension of an example, from the end
 

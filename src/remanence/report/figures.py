@@ -23,7 +23,7 @@ _MARKS = {"guess": ("s", GUESS), "control": ("o", FAINT), "attack": ("D", ATTACK
 
 
 def line(result: AuditResult) -> str:
-    """What the verdict rests on, beside the limit and the ceiling, on one axis."""
+    """The numbers behind the verdict, with the limit and the ceiling, on one axis."""
     ceiling, limit = words.tightest(result), result.policy.max_success
     rows = result.reason.rows() or result.strongest.whole.rows()
     names = [row.name for row in rows]
@@ -92,7 +92,7 @@ def thumbnail(result: AuditResult, name: str) -> str:
 
 
 def errors(result: AuditResult) -> str | None:
-    """How closely the targets came back, with the control beside them; None if there is nothing between."""
+    """How closely the targets came back, compared with the control; None if there is no such curve."""
     found, criterion = curves(result, result.strongest).get(""), result.threat_model["criterion"]
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Targets beside their reconstructions: training data, so a page of its own that only its owner can read."""
+"""Targets next to their reconstructions: training data, so a separate page that only its owner can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every format of a report by its name, and reports as files beside the result that they show."""
+"""Every format of a report by its name, and reports as files next to their result."""
 
 from __future__ import annotations
 

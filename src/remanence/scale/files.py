@@ -90,7 +90,7 @@ def drop(folder: Path) -> None:
 
 
 def _replace(contents: Mapping[Path, bytes]) -> None:
-    """Write all beside their targets, flush to disk, then rename: nothing is replaced unless all is written."""
+    """Write all under temporary names, flush to disk, then rename: nothing is replaced unless all is written."""
     written: dict[Path, str] = {}
     try:
         for path, content in contents.items():

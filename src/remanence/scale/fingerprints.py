@@ -83,7 +83,7 @@ def device_kind(device: torch.device | str) -> str:
 
 
 def _is_installed(file: Path) -> bool:
-    """Whether a file belongs to Python, to this package, or to an environment that may lie beside the user's code."""
+    """Whether a file belongs to Python, to this package, or to an environment that may be next to the user's code."""
     places = {_PACKAGE, Path(sysconfig.get_paths()["stdlib"]).resolve()}
     return bool({"site-packages", "dist-packages"} & set(file.parts)) or bool(places & set(file.parents))
 

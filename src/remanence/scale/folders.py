@@ -23,7 +23,7 @@ _AFTERWARDS = "fix that; finished units are kept, and --resume {} continues"
 @final
 @dataclass(frozen=True)
 class Folder:
-    """Whole files by their names, on a file system, NFS included: written beside their places, flushed, renamed.
+    """Whole files by their names, on a file system, NFS included: written under temporary names, flushed, renamed.
 
     A name may have a folder in front. No link inside is followed.
     """

@@ -140,7 +140,7 @@ class Journal:
         self._put_manifest({"started": _now(), "finished": None, "settings": settings, "works": works})
 
     def announce(self, plans: list[Plan]) -> None:
-        """Add works to the manifest, so that `remanence status` knows what is left."""
+        """Add works to the manifest, so that `remanence status` can count the units left."""
         manifest = self._manifest()
         known = {work["inputs"] for work in manifest["works"]}
         new = [asdict(plan) for plan in plans if plan.inputs not in known]

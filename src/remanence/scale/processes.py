@@ -98,7 +98,7 @@ _POOLS: dict[int, ProcessPoolExecutor] = {}  # by the number of their workers; o
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
-    # Of our own: the pool that loky shares with everybody is joblib's, and both would stumble over each other.
+    # Our own pool: loky's shared one is joblib's, and the two would interfere.
     if workers not in _POOLS:
         _POOLS.clear()
         _POOLS[workers] = ProcessPoolExecutor(

@@ -157,7 +157,7 @@ def estimate(question: Question) -> Json:
 
 
 def answer(question: Question) -> Json:
-    """The certified ceiling with its sentence, the other methods beside it, and the same as a command."""
+    """The certified ceiling with its sentence, the other methods for comparison, and the same as a command."""
     run, noise, log_baseline = question.run, question.noise, question.log_baseline
     found = {"certified": bounds.dpsgd(log_baseline=log_baseline, schedule=[run], person=question.person)}
     if question.records_per_person == 1:
@@ -190,7 +190,7 @@ def budget(question: Question) -> Json:
 
 
 def noise_curve(question: Question) -> Json:
-    """γ against the noise, other settings as they are; estimates, for a picture."""
+    """γ against the noise, other settings fixed; estimates, for a picture."""
     points = [[noise, math.exp(_estimated(question.at(noise), question.log_baseline))] for noise in _NOISES]
     return {"points": points, "baseline": 1 / question.candidates}
 
