@@ -306,8 +306,8 @@ def audit_head(
     answers: how often pictures come back out of heads made like this (the rates), and which pictures come back out of
     this head (`exposed_pictures(result)`), each with its own test against public ones. The verdict is EXPOSED if
     either is. Every rate is shown next to that of the linear reader given the true features: the head protects the
-    difference, and the backbone the rest. A recipe with a `noise_multiplier`
-    comes with a proven ceiling, so that the verdict may be PROTECTED.
+    difference, and the backbone the rest. A recipe with a `noise_multiplier` comes with a ceiling that is proven on
+    average over pictures; it never makes a verdict PROTECTED.
     """
     settings = settings or HeadAudit()
     game = head_game(

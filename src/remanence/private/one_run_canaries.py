@@ -93,7 +93,7 @@ class OneRunCanaries(Attack[CanaryEvidence]):
     def check(self, knowledge: Knowledge) -> None:
         """A recorded run."""
         if not isinstance(knowledge.mechanism, RecordedTraining):
-            hint = "record the training: `with record(...)`, then `remanence audit FOLDER`"
+            hint = "record the training: `with record(...)`, then `remanence run FOLDER`"
             raise self.refusal(got=knowledge, hint=hint)
 
     def prepare(

@@ -1,4 +1,4 @@
-"""Record an Opacus training run as it happens, so that it can be audited: `remanence audit FOLDER`.
+"""Record an Opacus training run as it happens, so that it can be audited: `remanence run FOLDER`.
 
     with record(privacy_engine, optimizer, model, loader, out="run", canaries=canaries, seed="os"):
         ...  # the training loop, unchanged
