@@ -1,9 +1,14 @@
-"""Lines and files by room and door, the evening read, and imports that go the wrong way: `python tools/house.py`."""
+"""Lines and files by room and door, the evening read, and imports that go the wrong way: `python tools/house.py`.
+
+With `--test` it runs `make test` too, and prints its seconds.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -47,6 +52,10 @@ def main() -> None:
     for path, found in wrong.items():
         print(f"{path} imports {', '.join(sorted(found))}")
     print(f"Imports that go the wrong way: {len(wrong)}.")
+    if "--test" in sys.argv[1:]:
+        started = time.perf_counter()
+        done = subprocess.run(["make", "test"], cwd=ROOT, check=False)  # noqa: S607
+        print(f"`make test`: {time.perf_counter() - started:.0f} s, exit code {done.returncode}.")
     sys.exit(bool(wrong))
 
 
