@@ -709,7 +709,8 @@ def rows_by_use(loop: Loop) -> None:
     """The rows of a frozen layer are put in order of what the raw gradients say."""
     sizes = loop.optimizer.grad_samples[-1].flatten(2).abs().sum((0, 2))
     loop.step()
-    loop.body.weight.data = loop.body.weight.data[sizes.argsort()]
+    weight = loop.body.get_parameter("weight")
+    weight.data = weight.data[sizes.argsort()]
 
 
 def passes_lie(loop: Loop) -> None:
