@@ -1,4 +1,4 @@
-"""The audit: several attacks play one game, and a verdict is reached against a policy."""
+"""The audit: several attacks play one game, and their results are compared with a policy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from remanence.scale.progress import note
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
 
-_PATIENCE = 2.0  # seconds, after which an attack tells what it found before the next one begins
+_PATIENCE = 2.0  # seconds: a slower attack reports its result before the next one begins
 _PACKAGES = ("remanence", "torch", "numpy", "scipy", "scikit-learn")
 
 Json = dict[str, Any]
@@ -49,11 +49,11 @@ def audit(
     target: str = "game",
     run: Run = IN_PROCESS,
 ) -> AuditResult:
-    """Let attacks play a game and decide.
+    """Let attacks play a game, and reach a verdict.
 
-    Without `attacks`, every attack that can play does. The intervals of all attacks hold together
-    at 95 % (each at 1 − 5 % / attacks), so that trying many attacks does not buy a verdict. `MisfitError` where what
-    was handed in is not what it is declared to be.
+    Without `attacks`, every attack that can play does. The intervals of all attacks hold simultaneously
+    at 95 % (each at 1 − 5 % / attacks), so trying many attacks cannot inflate the verdict. Raises `MisfitError` if
+    an input does not match its declaration.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     draws, placed = Draws(seed, device), game.to(device)
@@ -116,7 +116,7 @@ def _chosen(game: AnyGame, attacks: Sequence[Attack] | None) -> list[Attack]:
 
 
 def _so_far(game: AnyGame, found: Evidence, seconds: float, following: Attack) -> str:
-    """What one attack found, shown while the next one runs."""
+    """One attack's result, shown while the next one runs."""
     said, rate, control = game.words, found.main, found.control
     more = "".join(f" {each.headline(said)}" for each in found.findings if each.tells)
     return (
@@ -128,7 +128,7 @@ def _so_far(game: AnyGame, found: Evidence, seconds: float, following: Attack) -
 def environment(
     started: datetime, seconds: Mapping[str, float], device: torch.device | str = "cpu", run: Run = IN_PROCESS
 ) -> Json:
-    """When and where an audit ran: all that may differ between equal runs."""
+    """When and where an audit ran: everything that may differ between identical runs."""
     return {
         "started": started.isoformat(timespec="seconds"),
         "seconds": dict(seconds),
@@ -141,7 +141,7 @@ def environment(
 
 
 def _check_limit(guess: Baseline, policy: Policy) -> None:
-    """Refuse a limit that a guess breaks: every release would be EXPOSED, whatever it is."""
+    """Refuse a limit that a guess already exceeds: every release would be EXPOSED."""
     if policy.max_success <= guess.lower:
         raise InputError(
             "No release can meet this limit.",
@@ -152,7 +152,7 @@ def _check_limit(guess: Baseline, policy: Policy) -> None:
 
 
 def _check_bound(bound: Bound, evidence: Sequence[Evidence]) -> None:
-    """Refuse a bound that speaks about another game: the verdict would rest on it."""
+    """Refuse a bound that applies to another game, since the verdict would rest on it."""
     if np.ndim(bound.log_success) > 0:
         raise InputError(
             "A game needs a bound at one baseline.",

@@ -36,7 +36,7 @@ from remanence.scale.journal import Plan
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
 
-_NO_TRACE = 1e13  # a residual of rounding size: even an exact optimum says nothing about the record
+_NO_TRACE = 1e13  # the residual is mere rounding: even an exact optimum reveals nothing about the record
 
 
 def play(
@@ -49,9 +49,9 @@ def play(
     device: torch.device | str = "cpu",
     run: Run = IN_PROCESS,
 ) -> Evidence:
-    """Let an attack play and count: main, control and baseline, each rate with its interval.
+    """Play an attack and count the main, control and baseline rates, each with its interval.
 
-    The same seed gives the same evidence, and every attack meets the same targets and releases.
+    The same seed gives the same evidence, and every attack gets the same targets and releases.
     """
     game, draws = game.to(device), Draws(seed, device)
     plan = planned(game, attack, trials, draws, run)
@@ -68,7 +68,7 @@ def played(
     confidence: float,
     guess: Callable[[int], Baseline] | None = None,
 ) -> Evidence:
-    """The units of a plan, counted. The attack has been checked, and `guess` may know what a guess achieves."""
+    """Play and count the units of a plan. The attack is already checked; `guess` is the baseline, if known."""
     records = game.records(plan.total, draws)
     prepare = cache(partial(game.prepare, attack, draws, run))
 
@@ -85,10 +85,10 @@ def played(
 @final
 @dataclass(frozen=True)
 class Game(AnyGame[MechanismT], Generic[MechanismT, PriorT]):
-    """A target is drawn, a model is trained on it and the known data, and the attack must find it.
+    """A target is drawn, a model is trained on it and the known data, and the attack must reconstruct it.
 
-    Where targets are too few to draw others from, models trained on `strangers` instead are the control: their
-    reconstructions are compared with the same targets.
+    If there are too few targets to draw others, the control consists of models trained on `strangers` instead,
+    whose reconstructions are compared with the same targets.
     """
 
     mechanism: MechanismT  # the training that is audited
@@ -114,7 +114,7 @@ class Game(AnyGame[MechanismT], Generic[MechanismT, PriorT]):
             release = train(targets, trained)
             guess = reconstruct(release)
             numbers, control = guess.numbers(), self.criterion.compare(strangers, guess.records)
-        else:  # few targets may be easy to guess: the control is about the same ones
+        else:  # few targets may be easy to guess, so the control uses the same ones
             targets = self.source.sample(unit.size, drawn)
             strangers = self.strangers.sample(unit.size, controls)
             release, decoys = train(targets, trained), train(strangers, controls)
@@ -122,7 +122,7 @@ class Game(AnyGame[MechanismT], Generic[MechanismT, PriorT]):
             numbers, control = guess.numbers(), self.criterion.compare(targets, without.records)
             numbers |= {f"control_{n}": v for n, v in without.diagnostics.items() if n == "public_error"}
         left = self.mechanism.remaining_gradient(self.known_data, targets, release)
-        asked = self.criterion.reduction is Reduction.CLASS  # labels that were asked for, not found
+        asked = self.criterion.reduction is Reduction.CLASS  # labels were given, not found
         shown = closest_guesses(self.criterion, targets, strangers, guess.records) if unit.shows else None
         return Outcome(
             main=self.criterion.compare(targets, guess.records),
@@ -144,17 +144,17 @@ class Game(AnyGame[MechanismT], Generic[MechanismT, PriorT]):
         return self.prior if self.targets is None else self.targets
 
     def baseline(self, chances: int = 1) -> Baseline:
-        """What a guess without the release achieves, on sets as large as the targets really are."""
+        """The success of a guess without the release, on sets as large as the actual targets."""
         guess = self.prior.baseline_for(self.source, self.criterion).times(chances)
         return replace(guess, on_average=self.strangers is not None)
 
     def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
-        """As many trials at once as fit into memory. No outcome depends on what is proven."""
+        """As many trials at once as fit into memory. No outcome depends on the bounds."""
         at_once = self.mechanism.trials_at_once(self.source.sample(1, draws.stream("size")))
         return Work(trials, at_once, (replace(self, bounds=()),))
 
     def caveats(self) -> Iterator[caveats.Caveat]:
-        """What to mind about the game itself, whatever the attack."""
+        """Caveats about the game itself, whatever the attack."""
         if self.strangers is None and not self.source.has_strangers:
             yield caveats.OVERLAPPING_CONTROL
         yield from several_of_one(self.known_data, self.bounds)
@@ -171,8 +171,8 @@ def _evidence(
     prepare: Callable[[], Any],
     baseline: Baseline,
 ) -> Evidence:
-    """Count what all trials found; `record` says which record of the training set each was about."""
-    confidence = 1 - (1 - confidence) / 2 if game.tests_more else confidence  # one half for whole records
+    """Count the outcomes of all trials; `record` gives the training record that each trial is about."""
+    confidence = 1 - (1 - confidence) / 2 if game.tests_more else confidence  # half for whole records
     main, control = (counted(side.succeeded, confidence) for side in (outcome.main, outcome.control))
     numbers, errors = dict(outcome.numbers), outcome.main.errors
     left, sensitivity = numbers.pop("remaining_gradient", None), numbers.pop("sensitivity", None)

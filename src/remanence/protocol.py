@@ -1,7 +1,7 @@
-"""What every game answers, so that `play` and `audit` can ask it: the three questions of an audit.
+"""The interface of every game to `play` and `audit`: the three questions of an audit.
 
-Does what was handed in belong together (`fits`)? What does recomputation support (`trials`, by the game's own
-criterion)? What would a stranger achieve (`baseline`, and the control within `trials`)?
+Are the inputs consistent (`fits`)? Which reconstructions are confirmed (`trials`, by the game's own
+criterion)? How well would one do without the release (`baseline`, and the control within `trials`)?
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PriorT = TypeVar("PriorT", bound=Prior, covariant=True, default=Prior)
 @final
 @dataclass(frozen=True)
 class Work:
-    """How many trials there are, how many are played at once, and what their outcomes depend on."""
+    """The number of trials, how many are played at once, and what their outcomes depend on."""
 
     total: int
     at_once: int
@@ -56,12 +56,12 @@ class Unit:
 
     number: int
     size: int
-    records: Tensor | None = None  # (size,), which record each trial is about, where the game says
+    records: Tensor | None = None  # (size,), the record that each trial is about, if the game says
     shows: bool = False  # whether reconstructions, which are data, may be kept
 
     @classmethod
     def of(cls, plan: Plan, records: Tensor | None, shows: bool, number: int) -> Unit:
-        """A unit of a plan; reconstructions are shown from the first one alone."""
+        """A unit of a plan; reconstructions are kept only from the first one."""
         size, first = plan.size(number), number * plan.at_once
         chosen = None if records is None else records[first : first + size]
         return cls(number, size, chosen, shows and number == 0)
@@ -70,7 +70,7 @@ class Unit:
 @final
 @dataclass(frozen=True)
 class Companion:
-    """A game that an attack plays for comparison: what it achieves there is shown beside the verdict."""
+    """A game that an attack plays for comparison: its success there is shown next to the verdict."""
 
     name: str
     game: AnyGame
@@ -78,14 +78,14 @@ class Companion:
 
 
 class AnyGame(ABC, Generic[MechanismT]):
-    """A game: a frozen dataclass that says what is known, how trials are played, and what a guess achieves."""
+    """A game: a frozen dataclass that defines the adversary's knowledge, the trials and the success of a guess."""
 
     mechanism: MechanismT  # the training that is audited
     criterion: Criterion  # when a reconstruction counts
     bounds: tuple[Bound, ...] = ()  # ceilings that are proven for this game
-    columns: tuple[str, ...] = ()  # what the features of a record are called, where they have names
+    columns: tuple[str, ...] = ()  # the names of a record's features, if any
     door: ClassVar[str] = ""  # the door whose sections a report shows; empty for a game of your own
-    default_trials: int = 200  # enough to tell a rate of one in ten from one in a hundred
+    default_trials: int = 200  # enough to distinguish a rate of 10 % from one of 1 %
 
     @property
     def tests_more(self) -> bool:
@@ -94,7 +94,7 @@ class AnyGame(ABC, Generic[MechanismT]):
 
     @property
     def words(self) -> Words:
-        """What it calls things."""
+        """Its vocabulary."""
         return Words()
 
     @property
@@ -104,28 +104,28 @@ class AnyGame(ABC, Generic[MechanismT]):
 
     @abstractmethod
     def trials(self, prepared: Any, draws: Draws, unit: Unit) -> Outcome:
-        """Play a unit of trials: it draws from its own streams, and its outcome depends on nothing else.
+        """Play a unit of trials. It draws from its own random streams, and its outcome depends on nothing else.
 
-        What counts as recovered is decided here, by comparison with the truth or by recomputing the release.
+        This decides which records count as recovered, by comparison with the truth or by recomputing the release.
         """
 
     @abstractmethod
     def baseline(self, chances: int = 1) -> Baseline:
-        """What a guess without the release achieves, given this many chances."""
+        """The success of a guess without the release, given this many chances."""
 
     def fits(self) -> None:
-        """Raise `MisfitError` where what was handed in is not what it is declared to be."""
+        """Raise `MisfitError` if an input does not match its declaration."""
 
     def prepare(self, attack: Attack, draws: Draws, run: Run) -> Any:
-        """All that the attack can do before the release; `trials` gets it back for every unit."""
+        """Do the attack's work before the release; the result is passed to `trials` for every unit."""
         return Prepared.of(attack, self.knowledge, draws, run)
 
     def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
-        """The trials of this attack, before any is played. No outcome depends on what is proven."""
+        """The trials of this attack, before any is played. No outcome depends on the bounds."""
         return Work(trials, trials, (replace(self, bounds=()),))  # pyright: ignore[reportArgumentType]
 
     def caveats(self) -> Iterable[Caveat]:
-        """What to mind about the game itself, whatever the attack."""
+        """Caveats about the game itself, whatever the attack."""
         return ()
 
     def measures(self) -> dict[str, float]:
@@ -133,45 +133,45 @@ class AnyGame(ABC, Generic[MechanismT]):
         return {}
 
     def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
-        """What was found beside whole records."""
+        """Findings other than whole records."""
         return ()
 
     def how_many(self, outcome: Outcome) -> int | None:
-        """How many records the trials are about, so that proven ones can be counted; None where that is unknown."""
+        """The total number of records, of which proven ones are a share; None if it is unknown."""
         counted = outcome.main.succeeded.numel()
         return None if outcome.proven is None or int(outcome.proven.sum()) > counted else counted
 
     def attacks(self) -> list[Attack]:
-        """Every attack that can play this game, except those that are so slow that they must be named.
+        """Every attack that can play this game, except slow ones, which must be named.
 
-        The oblivious attack is the baseline already.
+        The oblivious attack is left out because it is the baseline.
         """
         return [attack for attack in map(load_attack, usual_attacks()) if attack.can_play(self.knowledge)]
 
     def limit(self) -> Policy:
-        """The limit where the owner sets none."""
+        """The default limit, if the owner sets none."""
         return Policy(set_by="default")
 
     def companions(self) -> Sequence[Companion]:
-        """Games whose rates are shown beside this one's, and decide nothing."""
+        """Games whose rates are shown for comparison and do not affect the verdict."""
         return ()
 
     def certain(self, rate: SuccessRate) -> SuccessRate:
-        """A success rate with what the game knows about its certainty, where trials are not independent."""
+        """A success rate with its interval adjusted by the game, if trials are not independent."""
         return rate
 
     def records(self, trials: int, draws: Draws) -> Tensor | None:
-        """Which record of the training set each trial is about; None where targets are drawn anew."""
+        """Which training record each trial is about; None if every trial draws a new target."""
         return None
 
     def held(self) -> dict[str, Records]:
-        """The data that it holds, by the names of its fields."""
+        """The data in its fields, by field name."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}  # pyright: ignore
         found = {name: part.samples if isinstance(part, Prior) else part for name, part in parts.items()}
         return {name: records for name, records in found.items() if isinstance(records, Records)}
 
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of what went in: data, and a model that was handed in."""
+        """Hashes of the inputs: data and, if given, a model."""
         return {name: records.sha256() for name, records in self.held().items()}
 
     def to(self, device: torch.device | str) -> Self:
@@ -185,7 +185,7 @@ class AnyGame(ABC, Generic[MechanismT]):
 @final
 @dataclass(frozen=True)
 class Prepared:
-    """An attack that has done all it can before the release, and the generator that it may go on to draw from."""
+    """A prepared attack, and the random generator that it continues to draw from."""
 
     reconstruct: Callable[[Release], Reconstruction]
     generator: torch.Generator
@@ -198,7 +198,7 @@ class Prepared:
         return cls(attack.prepare_on(run, knowledge.apart(), generator), generator, generator.get_state())
 
     def for_unit(self, draws: Draws, unit: Unit) -> Callable[[Release], Reconstruction]:
-        """The attack with draws that depend on the unit alone, not on what was played before."""
+        """The attack with random draws that depend only on the unit, not on earlier units."""
         if unit.number == 0:
             self.generator.set_state(self.state)
         else:
@@ -207,7 +207,7 @@ class Prepared:
 
 
 def several_of_one(known: Records | None, bounds: Iterable[Bound]) -> Iterator[Caveat]:
-    """A caveat where ceilings are about one record, and known ones are there more than once."""
+    """A caveat if ceilings are about one record while some known records occur more than once."""
     about_one = any(bound.whose == "one record" for bound in bounds)
     if about_one and known is not None and (repeated := known.repeated()):
         seen = f"{repeated} of the {len(known)} known records equal an earlier one."
@@ -215,7 +215,7 @@ def several_of_one(known: Records | None, bounds: Iterable[Bound]) -> Iterator[C
 
 
 def planned(game: AnyGame, attack: Attack, trials: int | None, draws: Draws, run: Run) -> Plan:
-    """The trials as units. Memory is bounded by their size, whatever the number of trials."""
+    """The trials, split into units whose size bounds memory, whatever the number of trials."""
     trials = whole("trials", game.default_trials if trials is None else trials, hint="--trials 200")
     work = game.work(attack, trials, draws)
     at_once = min(work.at_once, run.unit_trials or work.at_once)

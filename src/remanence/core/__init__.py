@@ -1,1 +1,1 @@
-"""The words of the game: records, releases, priors, errors, rates, attacks, mechanisms. Imports no door."""
+"""The vocabulary of the game: records, releases, priors, errors, rates, attacks, mechanisms. Imports no door."""

@@ -1,4 +1,4 @@
-"""R, the attack: from a release to a reconstruction, in two phases and without ever holding the target."""
+"""R, the attack: from a release to a reconstruction, in two phases and without access to the target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ReleaseT_contra = TypeVar("ReleaseT_contra", bound=Release, contravariant=True)
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """A batch of guesses and what the attack knows about their quality.
+    """A batch of guesses, with the attack's own estimates of their quality.
 
     `sensitivity` is the relative error that one unit of the optimiser's remaining gradient would
     cause; the auditor, who can measure that gradient, turns it into a predicted error.
@@ -45,11 +45,11 @@ class Reconstruction:
 
     @property
     def diverged(self) -> dict[str, Tensor]:
-        """Which trials had nothing finite to see, if there are any."""
+        """The mask of trials whose release was not finite; empty if there are none."""
         return {name: values for name, values in self.diagnostics.items() if name == "diverged"}
 
     def numbers(self) -> dict[str, Tensor]:
-        """All that it says about the trials, by name."""
+        """All numbers per trial, by name."""
         return dict(self.diagnostics) | (
             {} if self.sensitivity is None else {"sensitivity": self.sensitivity}
         )
@@ -62,16 +62,16 @@ class Attack(ABC, Generic[ReleaseT_contra]):
 
     @abstractmethod
     def check(self, knowledge: Knowledge) -> object:
-        """Raise `IncompatibleGameError` where this attack cannot play, before any time is spent.
+        """Raise `IncompatibleGameError` if this attack cannot play, before any time is spent.
 
-        What it returns is for its own `prepare`: what it plays against, in the types that it needs.
+        The return value is for the attack's own `prepare`: its opponent, narrowed to the types that it needs.
         """
 
     @abstractmethod
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[ReleaseT_contra], Reconstruction]:
-        """Do all that can be done before the release is seen.
+        """Do all the work that does not need the release.
 
         The function returned maps a batch of releases to a batch of reconstructions.
         """
@@ -79,7 +79,7 @@ class Attack(ABC, Generic[ReleaseT_contra]):
     def prepare_on(
         self, run: Run, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[ReleaseT_contra], Reconstruction]:
-        """The same where preparing is work to be spread over a run; most attacks are ready at once."""
+        """Like `prepare`, for attacks whose preparation is distributed over a run's workers; most need none."""
         return self.prepare(knowledge, generator)
 
     def can_play(self, knowledge: Knowledge) -> bool:
@@ -91,7 +91,7 @@ class Attack(ABC, Generic[ReleaseT_contra]):
         return True
 
     def refusal(self, *, got: str | Knowledge, hint: str, needs: str = "") -> IncompatibleGameError:
-        """The error of a game that this attack cannot play."""
+        """The error to raise for a game that this attack cannot play."""
         summary = f"The attack {self.info.name} cannot attack this game."
         if isinstance(got, Knowledge):
             training, prior = got.mechanism, got.prior.describe()
@@ -100,7 +100,7 @@ class Attack(ABC, Generic[ReleaseT_contra]):
         return IncompatibleGameError(summary, needs=needs or self.info.needs, got=got, hint=hint)
 
     def settings(self) -> dict[str, str | int | float | bool | None]:
-        """What two audits by this attack may differ in, as plain values."""
+        """The attack's settings, as plain values."""
         if not is_dataclass(self):
             return {}
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.repr}
@@ -110,7 +110,7 @@ _LARGE = 2**24  # numbers of a release
 
 
 def attempt(reconstruct: Callable[[Release], Reconstruction], release: Release) -> Reconstruction:
-    """What an attack makes of releases. From those that are not finite it finds nothing, and they are counted."""
+    """Run an attack on releases. Trials whose release is not finite yield NaN and are counted as diverged."""
     lost = release.not_finite()
     if not lost.any():
         return reconstruct(release)
@@ -131,9 +131,9 @@ def blindly(
     decoys: ReleaseT,
     coins: torch.Generator,
 ) -> tuple[Reconstruction, Reconstruction]:
-    """What an attack makes of real releases and of decoys. It gets all at once, in an order that it cannot know.
+    """Run an attack on real releases and decoys together, in a random order unknown to the attack.
 
-    Large ones it gets one after the other, in such an order too: they are not there twice.
+    Large releases are passed one at a time, also in random order, so that they are not copied.
     """
     if sum(tensor.numel() for tensor in real.tensors.values()) > _LARGE:
         real_first = bool(torch.randint(2, (), generator=coins, device=coins.device))
@@ -146,7 +146,7 @@ def blindly(
 
 
 def training_failed(lost: Tensor) -> InputError:
-    """Most of the trainings diverged, so that nothing can be concluded."""
+    """The error for an audit in which most training runs diverged, so that nothing can be concluded."""
     return InputError(
         "Training diverged.",
         needs="finite numbers in what is released",
@@ -163,7 +163,7 @@ def _plain(value: object) -> str | int | float | bool | None:
 
 @runtime_checkable
 class ExposesAll(Protocol):
-    """An attack that can let every record of a training set play the target in one pass.
+    """An attack that can treat every record of a training set as the target in one pass.
 
     The i-th reconstruction must be what `prepare` on the other records would have found;
     `remanence.testing.check_attack` verifies that record i itself has no influence on it.
@@ -178,13 +178,13 @@ MechanismT = TypeVar("MechanismT", bound=Mechanism)
 
 
 class ExposesInParts(ABC, Generic[MechanismT]):
-    """An attack that exposes all, and needs no room for more than some of them at a time."""
+    """An attack that exposes every record, in parts that bound its memory."""
 
     @abstractmethod
     def exposer(
         self, mechanism: MechanismT, data: Records, release: Release
     ) -> Callable[[Tensor], Reconstruction]:
-        """From the places of some records to what is found for each from the release and all the others."""
+        """A function from record indices to the reconstruction of each, given the release and all other records."""
 
     def expose(self, mechanism: MechanismT, data: Records, release: Release) -> Reconstruction:
         """Every record in turn."""

@@ -1,4 +1,4 @@
-"""κ, how far belief alone gets."""
+"""κ, the success of the best guess from the prior alone."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Baseline:
-    """κ from above (`value`) and from below (`lower`), and where it comes from."""
+    """An upper (`value`) and a lower (`lower`) bound on κ, and their source."""
 
     value: float
     lower: float
     note: str
     on_average: bool = (
-        False  # over records at random, where all trials have the same few: those may be easier
+        False  # averaged over random records, while all trials share a few, which may be easier
     )
 
     @property
     def loose(self) -> bool:
-        """Whether the certain upper value is more than twice what a guess was seen to achieve."""
+        """Whether the proven upper bound is more than twice the success observed for a guess."""
         return self.value > 2 * self.lower
 
     @property
     def seen(self) -> float:
-        """What guessing is known to achieve: the value, or where that is loose what a guess was seen to do."""
+        """The success attributed to guessing: the upper bound or, if that is loose, the observed success."""
         return self.lower if self.loose else self.value
 
     def times(self, factor: int) -> Baseline:

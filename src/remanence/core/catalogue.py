@@ -1,4 +1,4 @@
-"""Every attack by its name, from the doors that list them."""
+"""Every attack by name, collected from the doors."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class AttackInfo:
     needs: str
     sees: str
     reference: Reference
-    on_request: bool = False  # so slow that an audit runs it only when it is named
-    home: str = ""  # module:class; the catalogue knows it
+    on_request: bool = False  # so slow that an audit runs it only if named
+    home: str = ""  # module:class; filled in by the catalogue
 
 
 @cache
@@ -47,14 +47,14 @@ def catalogue() -> dict[str, AttackInfo]:
 
 
 def usual_attacks() -> list[str]:
-    """The names of the attacks that an audit runs where they fit."""
+    """The names of the attacks that an audit runs by default, where they apply."""
     return [name for name, info in catalogue().items() if not info.on_request and info.home != _OBLIVIOUS]
 
 
 def load_attack(name: str) -> Attack:
-    """The attack of this name, with its default settings; or the one that `path/to/file.py:Class` makes.
+    """The attack of this name, or of `path/to/file.py:Class`, with its default settings.
 
-    Packages add theirs by an entry point of the group `remanence.attacks`.
+    Packages register theirs through an entry point in the group `remanence.attacks`.
 
     >>> load_attack("closed-form")
     ClosedForm()

@@ -1,4 +1,4 @@
-"""One way to check a setting: the value comes back, or a sentence says what was needed."""
+"""Checks of settings: each returns the value, or raises an error that says what was needed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def instance(name: str, value: object, kind: type[T] | tuple[type[T], ...], need
 
 
 def exactly_one(given: Mapping[str, object], hint: str) -> str:
-    """The name of the one that was given.
+    """The name of the only option that was given; refuse none or several.
 
     >>> exactly_one({"--texts": "a.jsonl", "--canaries": None}, "--texts train.jsonl")
     '--texts'
@@ -135,7 +135,7 @@ def exactly_one(given: Mapping[str, object], hint: str) -> str:
 
 
 def goes_with(name: str, value: object, other: str, there: object, hint: str) -> None:
-    """Refuse a setting without the other one that it needs.
+    """Refuse a setting that is given without another one that it requires.
 
     >>> goes_with("--by", "sex", "--attribute", None, "--attribute smoker --by sex")
     Traceback (most recent call last):
@@ -150,7 +150,7 @@ def goes_with(name: str, value: object, other: str, there: object, hint: str) ->
 
 
 def same_columns(given: Iterable[Any], wanted: Iterable[Any], hint: str, *, more: bool = False) -> None:
-    """Refuse a table that lacks columns, or has `more` than are wanted unless that is allowed."""
+    """Refuse a table with missing columns or, unless `more` is set, with additional ones."""
     there, needed = [str(name) for name in given], [str(name) for name in wanted]
     missing = [name for name in needed if name not in there]
     unknown = [name for name in there if name not in needed and not more]
@@ -164,7 +164,7 @@ def same_columns(given: Iterable[Any], wanted: Iterable[Any], hint: str, *, more
 
 
 def few(what: str, count: int, most: int, hint: str) -> None:
-    """Refuse more of something than can be handled."""
+    """Refuse a count above the most that can be handled."""
     if count > most:
         raise InputError(
             f"There are too many {what}.", needs=f"at most {most:,}", got=f"{count:,}", hint=hint
@@ -187,7 +187,7 @@ def shaped(name: str, values: Any, shape: tuple[int, ...], hint: str) -> None:
 
 
 def extra(module: str, extra: str, needs: str, otherwise: str = "") -> Any:
-    """A module of an optional package."""
+    """Import a module of an optional dependency, or say which extra installs it."""
     try:
         return import_module(module)
     except ImportError:
@@ -203,7 +203,7 @@ def extra(module: str, extra: str, needs: str, otherwise: str = "") -> Any:
 def refusing(
     kinds: type[Exception] | tuple[type[Exception], ...], summary: str, *, needs: str, got: object, hint: str
 ) -> Iterator[None]:
-    """Errors of these kinds, raised inside, become a refusal of what `got` names, with their first line."""
+    """Turn errors of these types, raised inside, into an `InputError` about `got` with their first line."""
     try:
         yield
     except RemanenceError:
@@ -213,7 +213,7 @@ def refusing(
 
 
 def brief(error: BaseException) -> str:
-    """What an error says, in a line.
+    """An error's message, on one line.
 
     >>> brief(ValueError("no\\nyes")), brief(KeyError())
     ('no', 'KeyError')

@@ -1,4 +1,4 @@
-"""Errors between many records at once: how close strangers come by themselves."""
+"""Errors between many pairs of records at once: how close unrelated records are to each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def nearest_neighbour_errors(
     """The error of each target's `rank`-th closest record in the pool, `(targets,)`.
 
     Their mean is the nearest-neighbour oracle of Balle et al. 2022 and the threshold τ of Maciazek and
-    Allison 2025: a reconstruction below it is closer than anything that the adversary held already.
+    Allison 2025: a reconstruction below it is closer than any record that the adversary already had.
 
     >>> pool = Records(torch.tensor([[0.0], [10.0]]), torch.zeros(2))
     >>> nearest_neighbour_errors(Records(torch.tensor([[1.0], [7.0]]), torch.zeros(2)), pool)
@@ -41,16 +41,16 @@ def all_errors(error: Error, targets: Records, guesses: Records) -> Tensor:
         starts = range(0, len(targets), rows)
         return torch.cat([error(targets[s : s + rows][:, None], guesses[None]) for s in starts])
     left, right = targets.flat.double(), guesses.flat.double()
-    middle = right.mean(0)  # one product instead of all differences, which rounds less around the middle
+    middle = right.mean(0)  # one matrix product instead of all differences; centring reduces rounding
     left, right = left - middle, right - middle
     squares = left.square().sum(1)[:, None] + right.square().sum(1) - 2 * left @ right.mT
     return squares.clamp(min=0) / left.shape[1]
 
 
 def public_errors(guesses: Records, pool: Records, share: float = 0.05) -> Tensor:
-    """The mean squared error within which this share of the pool's records of the guess's label lie.
+    """The mean squared error within which this share of the pool's records with the guess's label lie.
 
-    A guess that resembles everybody is close to strangers too. Its error on the target over this one says how
+    A generic guess is close to unrelated records too. The ratio of its error on the target to this one says how
     much closer the target is than the public records: a better test of membership than the error alone.
 
     >>> pool = Records(torch.tensor([[0.0], [1.0], [9.0]]), torch.zeros(3))

@@ -1,6 +1,6 @@
-"""The kinds of release that can be audited. Each is a folder that the rest of the house does not know.
+"""The kinds of release that can be audited. Each is a folder that no other module imports.
 
-A door is found by an entry point of the group `remanence.doors`, so that one from another package works too.
+Doors are discovered through entry points in the group `remanence.doors`, so other packages can add their own.
 Everything in it is named as `module:attribute` and loaded when it is first needed, so that the command line starts
 quickly.
 """
@@ -18,31 +18,31 @@ from typing import Any, final
 @final
 @dataclass(frozen=True)
 class Door:
-    """One kind of release: its command, its attacks, its built-in targets, and its words for views of a result."""
+    """One kind of release: its commands, attacks, built-in targets and parts of the report."""
 
     name: str
-    commands: tuple[str, ...] = ()  # functions that the command line lists
+    commands: tuple[str, ...] = ()  # functions that become commands
     attacks: tuple[str, ...] = ()  # classes that derive from Attack
     targets: tuple[str, ...] = ()  # functions without arguments that return a game
     findings: Mapping[str, str] = field(
         default_factory=dict
-    )  # classes of findings by their kinds in audit.json
+    )  # classes of findings by their kind in audit.json
     sections: str = ""  # a function from a result to sections of the annex
     caveats: str = ""  # a module whose constants are caveats
     moved: Mapping[str, str] = field(
         default_factory=dict
-    )  # old commands, old options of `audit`: how to say it now
+    )  # retired commands and options of `audit`, with their replacements
 
 
 @cache
 def doors() -> tuple[Door, ...]:
-    """All doors that are installed, by the names of their entry points."""
+    """All installed doors, sorted by the names of their entry points."""
     found = {entry.name: entry for entry in entry_points(group="remanence.doors")}
     return tuple(found[name].load() for name in sorted(found))
 
 
 def load(home: str) -> Any:
-    """What a `module:attribute` names.
+    """The object named by `module:attribute`.
 
     >>> load("math:tau") > 6
     True

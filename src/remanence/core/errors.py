@@ -17,18 +17,18 @@ from remanence.core.checks import number
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 
-COMPARED = 2**24  # numbers of all pairs of a target and a guess that are held at once
+COMPARED = 2**24  # numbers of all (target, guess) pairs that are in memory at once
 
 
 @dataclass(frozen=True)
 class Error:
     """A way to measure how far a guess is from a target, elementwise over the batch.
 
-    `reach` says how far apart, at most, two targets can be that one guess meets within a
+    `reach` is the largest error between two targets that a single guess can meet within a
     threshold: 2η for a metric (triangle inequality), 4η for a squared one. A baseline needs it,
     because the best guess need not be a record. Without it the baseline is bounded by 1 only. A `squared`
     error is a squared euclidean distance up to a factor, for which a tighter count holds (`priors.py`). `parts` are the
-    errors of single columns, for records of which one column alone is worth telling.
+    errors of single columns, for records in which recovering one column already matters.
     """
 
     name: str
@@ -49,7 +49,7 @@ mean_squared_error = Error(
     squared=True,
 )
 
-# What reconstructors of pictures learn by (Maciazek and Allison 2025, Equation 3). For a met by g and b met by g,
+# The training loss of picture reconstructors (Maciazek and Allison 2025, Equation 3). If g meets both a and b,
 # MSE(a, b) ≤ 2 MSE(a, g) + 2 MSE(b, g), and MAE is a metric, so that twice the sum of both errors is a reach.
 squared_and_absolute_error = Error(
     "mean of squared and absolute error",
@@ -75,10 +75,10 @@ def _squared_and_absolute(off: Tensor) -> Tensor:
 
 
 def relative_error(centre: Tensor | float = 0.0, scale: Tensor | float = 1.0) -> Error:
-    """The distance to the target over the target's own size, ‖ẑ − z‖ / ‖z‖.
+    """The distance to the target divided by the target's norm, ‖ẑ − z‖ / ‖z‖.
 
     With a centre and a scale per feature both norms are taken in standard units, so that a
-    feature measured in thousands does not decide alone.
+    feature measured in thousands does not dominate.
 
     >>> target = Records(torch.tensor([[3.0, 4.0]]), torch.tensor([0]))
     >>> guess = Records(torch.tensor([[3.0, 4.5]]), torch.tensor([0]))
@@ -88,7 +88,7 @@ def relative_error(centre: Tensor | float = 0.0, scale: Tensor | float = 1.0) ->
 
     def measure(targets: Records, guesses: Records) -> Tensor:
         middle, unit = (torch.as_tensor(v, device=targets.features.device) for v in (centre, scale))
-        target = targets.flat.double()  # also where pixels are bytes, whose differences wrap around
+        target = targets.flat.double()  # differences of bytes would wrap around
         distance = ((guesses.flat.double() - target) / unit).norm(dim=-1)
         return (distance / ((target - middle) / unit).norm(dim=-1)).where(distance != 0, 0.0)
 
@@ -99,7 +99,7 @@ def relative_error(centre: Tensor | float = 0.0, scale: Tensor | float = 1.0) ->
 
 
 def label_error(name: str, spread: float = 1.0) -> Error:
-    """How far a label is off, in its own `spread`; for classes, which are whole numbers, 1 leaves none in reach."""
+    """The error of a label in units of `spread`; for integer classes, 1 leaves no other class within reach."""
 
     def measure(targets: Records, guesses: Records) -> Tensor:
         off = (targets.labels.double() - guesses.labels.double()).abs() / spread
@@ -111,9 +111,9 @@ def label_error(name: str, spread: float = 1.0) -> Error:
 def pixels_off(tolerance: float) -> Error:
     """The share of features that are off by `tolerance` or more (Hayes et al. 2023, Appendix I).
 
-    A criterion with threshold 1 − ρ then asks for a share ρ of the pixels. What a guess achieves against
+    A criterion with threshold 1 − ρ then requires a share ρ of the pixels. The success of a guess against
     uniform pixels is `bounds.baselines.pixels(d, share=ρ, chance=...)`, a logarithm. There is no reach: two
-    targets that one guess meets need not be near each other in every pixel.
+    targets met by one guess need not be close in every pixel.
 
     >>> target = Records(torch.tensor([[0.0, 0.5, 1.0, 0.2]]), torch.tensor([0]))
     >>> guess = Records(torch.tensor([[0.1, 0.5, 0.0, 0.2]]), torch.tensor([0]))
@@ -139,7 +139,7 @@ class Reduction(StrEnum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a criterion found, one entry for each record that counts."""
+    """The outcome of a criterion, one entry for each record that counts."""
 
     errors: Tensor  # (trials, counted)
     labels_agree: Tensor  # (trials, counted)
@@ -164,7 +164,7 @@ class Criterion:
         number("threshold", self.threshold, least=0, hint=hint)
 
     def compare(self, targets: Records, guesses: Records) -> Comparison:
-        """Hold reconstructions `(trials, guesses)` against targets `(trials, set)`."""
+        """Compare reconstructions `(trials, guesses)` with targets `(trials, set)`."""
         if self.reduction is Reduction.EACH:
             if targets.batch_shape != guesses.batch_shape:
                 raise InputError(
@@ -207,12 +207,12 @@ class Criterion:
         return self._judge(self.error(*pairs), self._agree(*pairs)).succeeded
 
     def chance_factor(self, records: int, guesses: int) -> int:
-        """By how much several guesses or records can multiply what one guess achieves (union bound)."""
+        """The factor by which several guesses or records can multiply the success of one guess (union bound)."""
         factors = {
             Reduction.EACH: 1,
             Reduction.BEST: records * guesses,
             Reduction.MATCHED: guesses,
-            Reduction.CLASS: 1,  # a StratifiedPrior, which knows how many records share a label, allows for it
+            Reduction.CLASS: 1,  # a StratifiedPrior accounts for the number of records per label
         }
         return factors[self.reduction]
 
@@ -227,7 +227,7 @@ class Criterion:
 
 
 def _assigned(errors: Tensor) -> Tensor:
-    """For each record the guess assigned to it at the least total error, or −1 where there are too few."""
+    """The guess assigned to each record at the least total error, or −1 if there are too few guesses."""
     from scipy.optimize import linear_sum_assignment  # loaded here: most audits start faster without it
 
     if not errors.numel():
@@ -243,7 +243,7 @@ def _assigned(errors: Tensor) -> Tensor:
 
 
 def on_columns(error: Error, columns: Sequence[int]) -> Error:
-    """The same error over some of the flattened features: those that the adversary does not know anyway."""
+    """The same error restricted to some of the flattened features: those unknown to the adversary."""
     chosen = list(columns)
 
     def measure(targets: Records, guesses: Records) -> Tensor:
@@ -254,7 +254,7 @@ def on_columns(error: Error, columns: Sequence[int]) -> Error:
 
 
 def classifier_divergence(classify: Callable[[Tensor], Tensor]) -> Error:
-    """KL(p(z) ‖ p(ẑ)) between a classifier's answers to target and guess (Balle et al. 2022, §V-A).
+    """KL(p(z) ‖ p(ẑ)) between a classifier's predictions on target and guess (Balle et al. 2022, §V-A).
 
     `classify` maps a batch of features to logits.
     """

@@ -1,4 +1,4 @@
-"""Data that scikit-learn carries, for the demo and for first steps."""
+"""Data sets shipped with scikit-learn, for the demo and for first steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def example(name: str, scale: float = 1.0) -> Records:
-    """A data set by its name, its features divided by `scale`."""
+    """A data set by name, with its features divided by `scale`."""
     import torch
     from sklearn import datasets
 
@@ -20,7 +20,7 @@ def example(name: str, scale: float = 1.0) -> Records:
 
 
 def column_names(name: str) -> tuple[str, ...]:
-    """What its features are called."""
+    """The names of its features."""
     from sklearn import datasets
 
     return tuple(map(str, getattr(datasets, f"load_{name}")().feature_names))

@@ -1,4 +1,4 @@
-"""Errors that a person can mend: what was needed, what was given, what to try."""
+"""Errors that a user can fix: what was needed, what was given, what to try."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from remanence.core.plain_text import plain
 
 
 class RemanenceError(Exception):
-    """A problem in what the user handed in; the command line shows it without a traceback."""
+    """A problem with the user's input; the command line shows it without a traceback."""
 
     def __init__(self, summary: str, *, needs: str, got: str, hint: str) -> None:
         super().__init__(summary)
@@ -22,7 +22,7 @@ class RemanenceError(Exception):
         return f"{plain(self.summary)}\n  needs: {needs}\n  got:   {got}\n  try:   {hint}"
 
     def __reduce__(self) -> tuple:
-        # The default would pass the summary alone, and fail on the way out of a worker process.
+        # By default only the summary would be pickled, which fails when a worker process returns the error.
         return partial(type(self), needs=self.needs, got=self.got, hint=self.hint), (self.summary,)
 
 
@@ -35,7 +35,7 @@ class IncompatibleGameError(RemanenceError):
 
 
 class MisfitError(InputError):
-    """Something handed in that is not what it is declared to be: no verdict could be about it."""
+    """An input that does not match its declaration, so that no verdict about it is possible."""
 
 
 class UnreadableAuditError(RemanenceError):

@@ -1,4 +1,4 @@
-"""How many records one guess can meet: the counting behind every baseline."""
+"""How many records a single guess can meet: the counting behind every baseline."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from remanence.core.errors import Criterion, Reduction, mean_squared_error
 from remanence.core.rates import clopper_pearson
 from remanence.core.records import Records, concatenate
 
-_ENOUGH = 2000  # records to bound a guess from
+_ENOUGH = 2000  # records that suffice to bound a guess
 _PAIRS_AT_ONCE = 2_000_000
-_THREES_AT_ONCE = 2**19  # as many as stay in a processor's cache
-_FEW = 150  # threes of more records take seconds
+_THREES_AT_ONCE = 2**19  # fits into a processor's cache
+_FEW = 150  # triples of more records take seconds
 _STARTS, _CLIMBS = 16, 10
 _ROUNDING = 1 + 1e-9
 
@@ -24,9 +24,9 @@ _ROUNDING = 1 + 1e-9
 def most_met(records: Records, criterion: Criterion) -> int:
     """The most records that a single guess can meet, wherever it lies.
 
-    All that it meets are within `reach` of each other. For a squared error more is known: if n records lie within η
+    Records that it meets are within `reach` of each other. For a squared error more is known: if n records lie within η
     of a guess, the errors between them, over all n² pairs, sum to at most 2n²η (2n times the sum around their mean).
-    Each of the n has at least the sum of its n nearest, so that the n smallest of these sums must not be more.
+    Each of the n contributes at least the sum over its n nearest, so the n smallest such sums must not exceed that.
     """
     assert criterion.error.reach is not None
     count, reach = len(records), criterion.error.reach(criterion.threshold)
@@ -42,10 +42,10 @@ def most_met(records: Records, criterion: Criterion) -> int:
 
 
 def _most_in_threes(errors: Tensor, radius: float) -> int:
-    """The same from every three of them: they must fit into one ball of this squared radius.
+    """The same count from all triples: three records met by one guess fit into a ball of this squared radius.
 
-    Given one record, the others that a guess can meet with it form a graph, in which those of one guess are all joined:
-    each of them has n neighbours with n neighbours, and so on. At least n records must then have such an n.
+    Fix one record. The records that a guess can meet along with it form a graph, in which those met by one guess are a
+    clique: each of them has n neighbours with n neighbours, and so on. At least n records must then have such an n.
     """
     count = len(errors)
     rows = max(1, _THREES_AT_ONCE // count**2)
@@ -54,11 +54,11 @@ def _most_in_threes(errors: Tensor, radius: float) -> int:
 
 
 def _most_with(own: Tensor, errors: Tensor, radius: float) -> Tensor:
-    """How many records a guess can meet together with each of some, whose errors are `(some, records)`."""
+    """How many records a guess can meet along with each of some records, whose errors are `(some, records)`."""
     one, other = own[:, :, None], own[:, None, :]
     longest = torch.maximum(torch.maximum(one, other), errors)
     product = one * other * errors
-    # The law of cosines for the largest angle; two equal records make a triangle of none.
+    # The law of cosines for the largest angle; with two equal records the triangle is degenerate.
     excess = (one + other + errors - 2 * longest).clamp(min=0)
     slender = torch.minimum(torch.minimum(one, other), errors) <= 1e-9 * longest
     cosine = (excess.square() * longest / (4 * product)).masked_fill(slender, 0.0).clamp(max=0.25)
@@ -70,7 +70,7 @@ def _most_with(own: Tensor, errors: Tensor, radius: float) -> Tensor:
 
 
 def _as_many_as(values: Tensor) -> Tensor:
-    """The largest n such that n of the last dimension's values are at least n.
+    """The h-index along the last dimension: the largest n such that n values are at least n.
 
     >>> _as_many_as(torch.tensor([5, 3, 3, 1]))
     tensor(3)
@@ -91,7 +91,7 @@ def good_guess(records: Records, criterion: Criterion) -> Records:
     middle = Records(records.features.mean(0, keepdim=True), records.labels[:1])
     starts = records[near.topk(min(_STARTS, count)).indices]
     centres = concatenate([middle, Records(starts.features, starts.labels)])
-    for _ in range(_CLIMBS):  # one record more than are met, and their mean moves towards it
+    for _ in range(_CLIMBS):  # take one more record than are met, and move to their mean
         errors = all_errors(criterion.error, records, centres).mT
         found = (errors <= criterion.threshold).sum(1)
         if int(found.max()) > met:
@@ -103,7 +103,7 @@ def good_guess(records: Records, criterion: Criterion) -> Records:
 
 
 def _rows(records: Records, criterion: Criterion, radius: float, label_radius: int) -> Iterator[Tensor]:
-    """The errors between the records, some rows at a time; infinite beyond the radius or another label.
+    """The errors between the records, some rows at a time; infinite beyond the radius or for another label.
 
     Labels count within `label_radius` tolerances: 1 around a guess, 2 between records that share one.
     """
@@ -120,7 +120,7 @@ def _allowed(
     if criterion.error is mean_squared_error:  # one product, whose rounding error is relative to the squares
         values = records.flat.double()
         errors = errors - 1e-15 * (values - values.mean(0)).square().sum(1).max()
-    errors = errors.nan_to_num(nan=0.0)  # an error that is not a number rules nothing out
+    errors = errors.nan_to_num(nan=0.0)  # a NaN error rules nothing out
     beyond = errors > radius * _ROUNDING
     if criterion.label_scale is not None:
         slack = label_radius * max(criterion.threshold, 1e-9) * criterion.label_scale
@@ -144,7 +144,7 @@ def masses(
 
 
 def sure_of_a_guess(records: Records, criterion: Criterion, tail: float) -> float:
-    """What a guess certainly achieves: chosen on one half of the records, counted on the other."""
+    """A lower confidence limit on a guess's success: chosen on one half of the records, counted on the other."""
     half = len(records) // 2
     if half < 2:
         return 0.0
@@ -157,7 +157,7 @@ def sure_of_a_guess(records: Records, criterion: Criterion, tail: float) -> floa
 
 
 def some_of(records: Records) -> Records:
-    """A random sample that is large enough: pairs grow with the square of its size, precision with the root."""
+    """A random sample that is large enough: cost grows with the square of its size, precision with the root."""
     if len(records) <= _ENOUGH:
         return records
     order = torch.randperm(len(records), generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""What the adversary knows. Never the target."""
+"""The adversary's knowledge, which never includes the target."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Given:
     names: tuple[str, ...]
     places: tuple[int, ...]
     error: Error
-    record: Records | None = None  # its other columns belong to another record
+    record: Records | None = None  # its other columns come from another record
 
     def kept(self, record: Records, other: Records) -> Records:
-        """The other record with these columns of this one."""
+        """`other`, with the known columns replaced by those of `record`."""
         features = other.features.clone()
         features[..., list(self.places)] = record.features[..., list(self.places)]
         return replace(other, features=features)
@@ -36,8 +36,8 @@ class Knowledge:
     mechanism: Mechanism[Release]
     prior: Prior
     known_data: Records | None  # all training records but the target; None for a weak adversary
-    given: Given | None = None  # what is known of the missing record itself
-    place: int | None = None  # where the missing record stood, for whoever knows the others in their order
+    given: Given | None = None  # known columns of the missing record
+    place: int | None = None  # index of the missing record, if the others are known in order
 
     @property
     def adversary(self) -> str:
@@ -45,18 +45,18 @@ class Knowledge:
         return "weak" if self.known_data is None else "informed"
 
     def release(self, targets: Records, generator: torch.Generator) -> Release:
-        """What training on these targets releases, from copies: users' own mechanisms may change their records."""
+        """Train on copies of these targets and return the release: a user's mechanism may modify its records."""
         known = None if self.known_data is None else self.known_data.copied()
         return self.mechanism.release(known, targets.copied(), generator)
 
     def holds_some_of(self, targets: Prior) -> bool:
-        """Whether the adversary has records that are to be found."""
+        """Whether the known data contains some of the targets."""
         collected = None if self.prior.draws_targets else self.prior.samples
         held = (records for records in (self.known_data, collected) if records is not None)
         return any(targets.shares_records_with(records) for records in held)
 
     def apart(self) -> Knowledge:
-        """The same, in memory that holds nothing else: targets are often slices of the same tensor."""
+        """A copy in memory of its own, since targets are often slices of the same tensor."""
         known = None if self.known_data is None else self.known_data.apart()
         prior = self.prior
         if is_dataclass(prior):
@@ -67,7 +67,7 @@ class Knowledge:
         return replace(self, prior=prior, known_data=known)
 
     def describe(self) -> list[str]:
-        """What is known, a line each."""
+        """The adversary's knowledge, one item per line."""
         known = "none of the training records"
         if self.known_data is not None:
             known = f"the {len(self.known_data)} other training records"

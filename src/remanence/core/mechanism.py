@@ -19,7 +19,7 @@ Setting = str | int | float | bool | None
 
 
 class NoisyDescent(NamedTuple):
-    """Full batches of gradient descent on a strongly convex and smooth objective, with Gaussian noise in each step."""
+    """Full-batch gradient descent on a strongly convex and smooth objective, with Gaussian noise in each step."""
 
     noise_multiplier: float
     steps: int
@@ -29,14 +29,14 @@ class NoisyDescent(NamedTuple):
 
 
 class Mechanism(ABC, Generic[ReleaseT_co]):
-    """A way to train, with all its settings. It describes; bounds and attacks read it."""
+    """A training procedure with all its settings, which bounds and attacks read."""
 
     name: ClassVar[str]
 
     @property
     @abstractmethod
     def releases(self) -> type[Release]:
-        """The type of what the adversary sees."""
+        """The type of release that the adversary sees."""
 
     @abstractmethod
     def release(
@@ -49,14 +49,14 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
 
     @abstractmethod
     def settings(self) -> dict[str, Setting]:
-        """What a report prints about the training."""
+        """The training settings that a report prints."""
 
     def trials_at_once(self, targets: Records) -> int:
-        """How many trials fit into memory together; `targets` is a sample of what will be trained on."""
+        """How many trials fit into memory together; `targets` is a sample of the training targets."""
         return 1024
 
     def answer(self, release: Release, records: Records) -> Tensor:
-        """The logits that released models give to records that all trials share, `(trials, records, classes)`."""
+        """The released models' logits on records shared by all trials, `(trials, records, classes)`."""
         raise InputError(
             "This mechanism's models cannot be asked questions.",
             needs="training of a classifier that this tool knows: SGD, DPSGD with final_only, TransferHead",
@@ -65,26 +65,26 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
         )
 
     def check_probes(self, probes: Records, targets: Records | None = None) -> None:
-        """Refuse probes that a model cannot read: before training, and with what was trained on once that is known."""
+        """Refuse probes that a model cannot take as input: before training, and again once `targets` are known."""
 
     def gaussian_noise(self, feature_norm: float | None = None) -> tuple[float, float, int] | None:
-        """Noise over the largest effect of one record, sampling rate and steps, where these describe the training.
+        """Noise multiplier (noise over the sensitivity to one record), sampling rate and steps.
 
-        None where no ceiling follows from them. `feature_norm` is the largest norm of a record's features, where known.
+        None if they imply no ceiling. `feature_norm` is the largest norm of a record's features, if known.
         """
         return None
 
     def noisy_descent(self, feature_norm: float) -> NoisyDescent | None:
-        """The training as noisy gradient descent that forgets, where only its final weights are released.
+        """The training as contractive noisy gradient descent, if only its final weights are released.
 
-        None where clipped gradients are not certainly those of a strongly convex and smooth objective.
+        None unless clipped gradients are proven to be those of a strongly convex and smooth objective.
         """
         return None
 
-    held_because: ClassVar[str] = "the model holds them as they are"  # records that are facts
+    held_because: ClassVar[str] = "the model holds them as they are"  # said of records found verbatim
 
     def held_rows(self, data: Records) -> Tensor | None:
-        """Which training records the release holds verbatim, `(records,)`; None where that was not checked."""
+        """Which training records the release contains verbatim, `(records,)`; None if that was not checked."""
         return None
 
     def remaining_gradient(

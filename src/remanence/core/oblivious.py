@@ -1,4 +1,4 @@
-"""The guess that ignores the release: what κ measures."""
+"""The attack that ignores the release; κ is its best possible success."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from remanence.core.stratified import StratifiedPrior
 @final
 @dataclass(frozen=True)
 class Oblivious(Attack[Release]):
-    """Always guess the likeliest candidate, whatever was released; of a population, one that was drawn from it.
+    """Always guess the likeliest candidate or, for a population, one record drawn from it.
 
-    Where a guess per class is asked for, it is a record of each.
+    If one guess per class is required, guess a record of each.
     """
 
     info: ClassVar[AttackInfo] = AttackInfo(
@@ -34,7 +34,7 @@ class Oblivious(Attack[Release]):
     )
 
     def check(self, knowledge: Knowledge) -> None:
-        """Something to guess from."""
+        """Require a prior to guess from."""
         if not isinstance(knowledge.prior, FinitePrior | EmpiricalPrior | StratifiedPrior):
             raise self.refusal(got=knowledge, hint="a FinitePrior, an EmpiricalPrior or a StratifiedPrior")
 

@@ -1,4 +1,4 @@
-"""What a terminal, the log of a CI host or a page is sent."""
+"""Text that is safe to print to a terminal, a CI log or a page."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 import unicodedata
 from typing import Any
 
-_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # controls, marks of direction, halves of characters
-_FORMULA = {"=", "+", "-", "@"}  # how a formula begins in a spreadsheet
-_COMMAND = re.compile(r"^\s*(::|##)")  # which CI hosts obey at the start of a line
+_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control characters, direction marks, surrogates
+_FORMULA = {"=", "+", "-", "@"}  # first characters of a spreadsheet formula
+_COMMAND = re.compile(r"^\s*(::|##)")  # commands to a CI host, at the start of a line
 
 
 def plain(text: object) -> str:
-    r"""Text on one line, in which nothing is hidden and nothing commands.
+    r"""Text on one line, with hidden characters and CI commands escaped.
 
     >>> plain("red\x1b[31m"), plain("a\n::error::b"), plain("::error::b"), plain("a\u202eb")
     ('red\\x1b[31m', 'a ::error::b', '\\::error::b', 'a\\u202eb')
@@ -24,7 +24,7 @@ def plain(text: object) -> str:
 
 
 def plainly(value: Any) -> Any:
-    """The same for all text in a document.
+    """`plain`, applied to all text in a document.
 
     >>> plainly({"a": ["\\x1b", 1]})
     {'a': ['\\\\x1b', 1]}
@@ -37,14 +37,14 @@ def plainly(value: Any) -> Any:
 
 
 def inert(value: Any) -> Any:
-    """A cell of a table that no spreadsheet takes for a formula: text that begins like one gets an apostrophe.
+    """A table cell that no spreadsheet reads as a formula: text that begins like one gets an apostrophe.
 
     >>> inert("=cmd()"), inert("+1"), inert("age"), inert(-1.5)
     ("'=cmd()", "'+1", 'age', -1.5)
     """
     if not isinstance(value, str):
         return value
-    text = plain(value)  # a line of its own would be a cell of its own
+    text = plain(value)  # a line break would start a new cell
     return f"'{text}" if text.lstrip()[:1] in _FORMULA else text
 
 

@@ -1,7 +1,7 @@
-"""π, what the adversary believes before seeing the release, and κ, how far belief alone gets.
+"""π, the adversary's prior before seeing the release, and κ, the success of a guess from the prior alone.
 
 κ(η) = sup over ẑ of P(ρ(z, ẑ) ≤ η): the success of the best guess that ignores the release
-(Balle et al. 2022, §VII). What we report as the baseline is never below κ.
+(Balle et al. 2022, §VII). The reported baseline is never below κ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from remanence.core.set_draws import draw_others
 
 
 class Prior(ABC):
-    """What the adversary believes about the targets."""
+    """The adversary's belief about the targets."""
 
     @abstractmethod
     def sample(self, n: int, generator: torch.Generator) -> Records:
@@ -32,21 +32,21 @@ class Prior(ABC):
 
     @property
     def has_strangers(self) -> bool:
-        """Whether `sample_pair` has records enough for strangers that share none with their target."""
+        """Whether there are enough records for `sample_pair` to draw strangers disjoint from their target."""
         return True
 
     @property
     def draws_targets(self) -> bool:
-        """Whether targets may be drawn from it: not where it is all that the adversary collected."""
+        """Whether targets may be drawn from it: not if it is the adversary's own collection."""
         return self.samples is None
 
     @property
     def samples(self) -> Records | None:
-        """The records that it is made of, if it is made of any."""
+        """The records that define it, if any."""
         return None
 
     def require_targets(self) -> None:
-        """Refuse to be where a game's targets come from, if it is all that the adversary collected."""
+        """Refuse to be the source of a game's targets if it is the adversary's own collection."""
         if not self.draws_targets:
             raise InputError(
                 "The game does not say where its targets come from.",
@@ -56,9 +56,9 @@ class Prior(ABC):
             )
 
     def shares_records_with(self, held: Records) -> bool:
-        """Whether one of its records is among these.
+        """Whether one of its records is in `held`.
 
-        Where its records equal each other (tables of few categories), equal records say nothing.
+        If its own records repeat (tables with few categories), equal records are not evidence of overlap.
         """
         if self.samples is None:
             return False
@@ -69,9 +69,9 @@ class Prior(ABC):
     def sample_pair(
         self, n: int, generator: torch.Generator, controls: torch.Generator
     ) -> tuple[Records, Records]:
-        """Draw n targets and, for each, a stranger to hold its reconstruction against.
+        """Draw n targets and, for each, a stranger to compare its reconstruction with.
 
-        Where records stand for a large population, a stranger has no record in common with the target.
+        If the records represent a large population, a stranger has no record in common with the target.
         """
         return self.sample(n, generator), self.sample(n, controls)
 
@@ -80,7 +80,7 @@ class Prior(ABC):
         """κ: how often the best guess succeeds without the release."""
 
     def baseline_for(self, targets: Prior, criterion: Criterion) -> Baseline:
-        """κ on targets that come from elsewhere, whose sets may have another shape."""
+        """κ on targets from another source, whose sets may have another shape."""
         return self.baseline(criterion)
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Prior(ABC):
 @final
 @dataclass(frozen=True)
 class Uninformed(Prior):
-    """The adversary believes nothing about the record before seeing the release.
+    """The adversary has no prior belief about the record.
 
     There is no distribution to guess from, so the baseline is 0 by convention. A game with this
     belief must say where its targets come from.
@@ -107,7 +107,7 @@ class Uninformed(Prior):
         return False
 
     def sample(self, n: int, generator: torch.Generator) -> Records:
-        """Refuse: nothing is believed, so nothing can be drawn."""
+        """Refuse: there is no distribution to draw from."""
         raise InputError(
             "An uninformed adversary has no distribution to draw targets from.",
             needs="targets of the game's own",
@@ -164,7 +164,7 @@ class FinitePrior(Prior):
         return self.candidates
 
     def shares_records_with(self, held: Records) -> bool:
-        """A shortlist names its candidates anyway."""
+        """False: the candidates of a shortlist are known to the adversary by definition."""
         return False
 
     def sample(self, n: int, generator: torch.Generator) -> Records:
@@ -177,7 +177,7 @@ class FinitePrior(Prior):
         """The largest mass within reach of one guess.
 
         Guessing a candidate is one strategy (the lower value). A better guess may lie between
-        candidates; all that it meets are within `reach` of each other, which gives the upper value.
+        candidates; all candidates that it meets are within `reach` of each other, which gives the upper value.
         """
         lower = largest_mass(self.candidates, self.weights, criterion, criterion.threshold, 1)
         if criterion.error.reach is None:
@@ -205,8 +205,8 @@ class FinitePrior(Prior):
 class EmpiricalPrior(Prior):
     """A distribution known through independent samples from it.
 
-    As a belief it is what the adversary collected, and the game must draw its targets from other
-    records of the same kind; as the source of a game's targets it is the auditor's own records.
+    As a prior it is the adversary's collection, and the game must draw its targets from other
+    records of the same distribution; as the source of targets it is the auditor's own records.
     """
 
     records: Records  # (records,)
@@ -218,7 +218,7 @@ class EmpiricalPrior(Prior):
 
     @property
     def samples(self) -> Records:
-        """What was collected."""
+        """The collected records."""
         return self.records
 
     def sample(self, n: int, generator: torch.Generator) -> Records:
@@ -228,7 +228,7 @@ class EmpiricalPrior(Prior):
     def sample_pair(
         self, n: int, generator: torch.Generator, controls: torch.Generator
     ) -> tuple[Records, Records]:
-        """Disjoint sets, where there are records enough."""
+        """Disjoint sets, if there are enough records."""
         index = self._index(n, generator)
         if not self.has_strangers:
             return self.records.take(index), self.sample(n, controls)
@@ -237,7 +237,7 @@ class EmpiricalPrior(Prior):
 
     @property
     def has_strangers(self) -> bool:
-        """Two sets' worth of records."""
+        """Whether there are enough records for two sets."""
         return 2 * self.set_size <= len(self.records)
 
     def _index(self, n: int, generator: torch.Generator) -> Tensor:

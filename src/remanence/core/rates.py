@@ -13,12 +13,12 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class SuccessRate:
-    """How often something happened, with an interval that holds at the stated confidence.
+    """A success rate with an interval that holds at the stated confidence.
 
-    Independent trials get the exact interval of Clopper and Pearson. Where the records of one
-    trial stand or fall together (`clusters` < `trials`), each trial counts as one observation
+    Independent trials get the exact interval of Clopper and Pearson. If the records of one
+    trial are correlated (`clusters` < `trials`), each trial counts as one observation
     of a share in [0, 1], and the interval is Chernoff's, which holds for any such variable. `floor` is
-    a lower limit that was proven by other means; nothing is then known from above.
+    a lower limit that was proven by other means; there is then no upper limit.
 
     >>> SuccessRate(9, 10)
     9 of 10 = 0.900 (0.555 to 0.997)
@@ -26,10 +26,10 @@ class SuccessRate:
     9 of 10 = 0.900 (0.091 to 1.000)
     """
 
-    successes: int  # how often it happened
-    trials: int  # out of how many
+    successes: int  # number of successes
+    trials: int  # number of trials
     confidence: float = CONFIDENCE  # of the interval
-    clusters: int | None = None  # independent trials, where records of one stand or fall together
+    clusters: int | None = None  # independent trials, if the records of one are correlated
     floor: float | None = None  # a lower limit that was proven by other means
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class SuccessRate:
         return _chernoff(self.rate, self.clusters, tail)
 
     def to_json(self) -> dict[str, Any]:
-        """As audit.json holds it."""
+        """The entry in audit.json."""
         return {
             "rate": self.rate,
             "lower": self.lower,
@@ -76,7 +76,7 @@ class SuccessRate:
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> SuccessRate:
-        """Read it back; its ends are computed anew from the counts."""
+        """Read it back; the interval is recomputed from the counts."""
         if entry["successes"] > entry["trials"]:
             raise ValueError(f"{entry['successes']} successes in {entry['trials']} trials")
         counts = entry["successes"], entry["trials"], entry["confidence"], entry["clusters"]

@@ -1,4 +1,4 @@
-"""Records: the labelled examples that targets, known data and reconstructions are made of."""
+"""Records: the labelled examples that make up targets, known data and reconstructions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 from remanence.core.checks import shaped
 from remanence.core.exceptions import InputError
 
-_ROWS_AT_ONCE = 2**14  # records that are looked at at once: a large table is never copied
+_ROWS_AT_ONCE = 2**14  # records processed at once, so that a large table is never copied
 
 
 @dataclass(frozen=True)
 class Records:
-    """A batch of records: features, a label and, where training used them, weights and embeddings.
+    """A batch of records: features, labels and, if training used them, weights and embeddings.
 
     The batch may have several dimensions. Known data is `(records,)`; targets and
     reconstructions are `(trials, set)`: one record for an informed adversary, N for a weak
     one, m canaries in one run, the batch behind a gradient. A label that an attack does not
-    claim to know is NaN, and NaN matches nothing. An `embedding` is what a frozen backbone makes of
+    claim to know is NaN, and NaN matches nothing. An `embedding` is a frozen backbone's output for
     the features, computed once: training reads it in their place.
 
     >>> targets = Records(torch.zeros(5, 1, 8, 8), torch.zeros(5, 1))
@@ -52,7 +52,7 @@ class Records:
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Everything but the shape of one example."""
+        """The batch dimensions, without the shape of one example."""
         return tuple(self.labels.shape)
 
     @property
@@ -73,7 +73,7 @@ class Records:
         return Records(self.features[index], self.labels[index], weights, embedding)
 
     def take(self, places: Tensor) -> Records:
-        """The records at these places, counted from 0, in the shape of `places`: indexing in half the time."""
+        """The records at these indices, in the shape of `places`: twice as fast as indexing."""
 
         def at(values: Tensor) -> Tensor:
             return values.index_select(0, places.flatten()).unflatten(0, places.shape)
@@ -98,7 +98,7 @@ class Records:
         )
 
     def apart(self) -> Records:
-        """The same records in memory of their own: behind a slice of a tensor lies all of it."""
+        """The same records in memory of their own, since a slice keeps its whole tensor alive."""
 
         def own(values: Tensor) -> Tensor:
             return values if values.untyped_storage().nbytes() == values.nbytes else values.clone()
@@ -107,7 +107,7 @@ class Records:
         return Records(own(self.features), own(self.labels), weights, embedding)
 
     def repeated(self) -> int:
-        """How many of them, features and label, are equal to an earlier one.
+        """How many records equal an earlier one, in features and label.
 
         >>> Records(torch.tensor([[1.0], [2.0], [1.0]]), torch.zeros(3)).repeated()
         1
@@ -120,7 +120,7 @@ class Records:
         return concatenate([self[:index], self[index + 1 :]])
 
     def require_finite(self, name: str) -> None:
-        """Refuse features that are not numbers: every result computed from them would be meaningless."""
+        """Refuse NaN or infinite features: every result computed from them would be meaningless."""
         parts = {"features": self.features, "labels": self.labels, "embeddings": self.embedding}
         for part, values in parts.items():
             if values is not None and not _all_finite(values):

@@ -1,4 +1,4 @@
-"""The literature, once: what ran can print the bibliography of exactly what ran."""
+"""The literature in one place, so that a result can print the bibliography of exactly what ran."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reference:
-    """A publication and the short form under which tables cite it."""
+    """A publication and the short form by which tables cite it."""
 
     short: str
     full: str
@@ -93,7 +93,7 @@ REMANENCE = Reference("Remanence", "This tool; derived in its documentation.")
 
 
 def bibliography(shorts: Iterable[str]) -> list[str]:
-    """The full entries that short forms, with or without a place, point at; each once.
+    """The full entries for short forms, with or without a place in the publication, without duplicates.
 
     >>> bibliography(["Balle et al. 2022, Theorem 1", "Balle et al. 2022", "unheard of"])
     ['B. Balle, G. Cherubin, J. Hayes. Reconstructing Training Data with Informed Adversaries. \

@@ -1,4 +1,4 @@
-"""What the adversary sees. The type of a release carries the threat model."""
+"""Releases: what the adversary sees. The type of a release encodes the threat model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import ClassVar, Self, final
 import torch
 from torch import Tensor
 
-_AT_ONCE = 2**24  # numbers that are looked at together, so that no large tensor is copied
+_AT_ONCE = 2**24  # numbers processed at once, so that no large tensor is copied
 
 
 def is_finite(values: Tensor) -> bool:
-    """Whether no number is NaN or infinite. A sum tells, unless it overflows."""
+    """Whether no number is NaN or infinite. Checking the sum suffices, unless it overflows."""
     if not (values.is_floating_point() or values.is_complex()):
         return True
     parts = values.detach().reshape(-1).split(_AT_ONCE)
@@ -43,7 +43,7 @@ class Release:
         return type(self)({name: tensor.to(device) for name, tensor in self.tensors.items()})
 
     def flat(self) -> Tensor:
-        """Everything that is seen, as one vector per trial."""
+        """The whole release, as one vector per trial."""
         parts = [tensor.reshape(len(tensor), -1).double() for tensor in self.tensors.values()]
         return torch.cat(parts, dim=1)  # (trials, numbers)
 
@@ -57,9 +57,9 @@ class Release:
         return digest.hexdigest()
 
     def not_finite(self) -> Tensor:
-        """Which trials have a number that is NaN or infinite, `(trials,)`: their training diverged.
+        """Which trials have a NaN or infinite number, `(trials,)`: their training diverged.
 
-        A few operations for any number of trials: a loop over them here once made the GPU 12 times slower.
+        A few operations for any number of trials: a loop over trials made the GPU 12 times slower.
         """
         diverged = torch.zeros(len(self), dtype=torch.bool)
         for tensor in self.tensors.values():
@@ -93,9 +93,9 @@ class Weights(Release):
 class Transcript(Release):
     """Every step of a training run: `parameters` and privatised `gradients`, `(trials, steps, numbers)` each.
 
-    `gradients` are sums before they are divided by the expected batch. `known` is the part of them
-    that the adversary can compute from the records that they know and the batches that they
-    were in; which batches the target was in is not there.
+    `gradients` are sums before division by the expected batch size. `known` is the contribution
+    that the adversary can compute from the known records and their batches. The batches that
+    contained the target are not part of the release.
     """
 
     sees: ClassVar[str] = "every privatised gradient"
@@ -104,7 +104,7 @@ class Transcript(Release):
 @final
 @dataclass(frozen=True)
 class Logits(Release):
-    """Answers to fixed questions: the adversary only queries the model."""
+    """Outputs on fixed queries: the adversary only queries the model."""
 
     sees: ClassVar[str] = "the model's answers to fixed queries"
 

@@ -1,4 +1,4 @@
-"""True positives against false positives: how often the error is small on the target, and on strangers.
+"""ROC curves: how often the error is small on the target (true positives) and on strangers (false positives).
 
 The attack's test says "this set was trained on" where the error is at most τ (Maciazek and Allison 2025,
 Appendix A). Its true positive rate is the share of targets that pass, its false positive rate the share
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Errors = NDArray[np.float64]
 
 _FOR_THE_THRESHOLD = (
-    0.8  # of the chance of being wrong: where few controls pass, it is the threshold that is uncertain
+    0.8  # share of the error probability: where few controls pass, the threshold is the main uncertainty
 )
 
 
@@ -42,7 +42,7 @@ class TruePositiveRate:
 
 @dataclass(frozen=True)
 class Gaussians:
-    """Normal laws fitted to the transformed errors of targets (0) and of strangers (1)."""
+    """Normal distributions fitted to the transformed errors of targets (0) and of strangers (1)."""
 
     mean_0: float
     deviation_0: float
@@ -50,13 +50,13 @@ class Gaussians:
     deviation_1: float
 
     def cumulative(self, fpr: ArrayLike) -> NDArray[np.float64]:
-        """Equation 6: the curve of the test "error ≤ τ" for these laws."""
+        """Equation 6: the curve of the test "error ≤ τ" for these distributions."""
         shift = (self.mean_0 - self.mean_1) / (np.sqrt(2) * self.deviation_0)
         ratio = self.deviation_1 / self.deviation_0
         return 0.5 - 0.5 * erf(shift + ratio * erfinv(1 - 2 * np.asarray(fpr, float)))
 
     def neyman_pearson(self, fpr: ArrayLike) -> NDArray[np.float64]:
-        """The true positive rate of the likelihood-ratio test, the best for these laws.
+        """The true positive rate of the likelihood-ratio test, the best for these distributions.
 
         It differs from `cumulative` unless both spreads are equal: the ratio of two normal densities with
         different spreads is large on an interval or outside one, not below a threshold.
@@ -69,12 +69,12 @@ class Gaussians:
         variance_0, variance_1 = self.deviation_0**2, self.deviation_1**2
         if np.isclose(variance_0, variance_1, rtol=1e-9):
             return self.cumulative(fpr) if self.mean_0 <= self.mean_1 else 1 - self.cumulative(1 - fpr)
-        # log p0 / p1 is a parabola around `centre`: convex if the targets' law is the wider one.
+        # log p0 / p1 is a parabola around `centre`: convex if the targets' distribution is the wider one.
         centre = (self.mean_1 * variance_0 - self.mean_0 * variance_1) / (variance_0 - variance_1)
         outside = variance_0 > variance_1
 
         def passing(half: Errors, mean: float, deviation: float) -> Errors:
-            """The chance of lying within `half` of the centre, or outside; small ones without cancellation."""
+            """The probability of lying within `half` of the centre, or outside, without cancellation."""
             low, high = (centre - half - mean) / deviation, (centre + half - mean) / deviation
             if outside:
                 return ndtr(low) + ndtr(-high)
@@ -94,7 +94,7 @@ class Gaussians:
 class Roc:
     """The errors of an attack on its targets and on strangers, `(trials, counted)` each.
 
-    The entries of one trial share a model: a trial counts once, however its entries depend on each other.
+    The entries of one trial share a model, so a trial counts once, whatever the dependence among its entries.
 
     >>> roc = Roc(np.arange(1000.0) / 2000, np.arange(1000.0) / 1000)
     >>> roc.tpr_at_fpr(0.1), roc.tpr_at_fpr(0.0001)
@@ -131,22 +131,22 @@ class Roc:
         return float(np.trapezoid(tpr, fpr))
 
     def true_positive_rate(self, fpr: float) -> float:
-        """The rate of `tpr_at_fpr` alone, also where there are too few controls to tell."""
+        """The rate of `tpr_at_fpr` without its interval, even with too few controls for one."""
         return _tpr(self.errors, self.controls, fpr)[0]
 
     def tpr_at_fpr(self, fpr: float, *, confidence: float = CONFIDENCE) -> TruePositiveRate | None:
         """The largest true positive rate whose false positive rate is at most `fpr`.
 
-        None with fewer than 1 / fpr controls: it cannot be told. The interval holds for any laws, also where an error
-        and its control depend on each other. The threshold with this false positive rate in truth lies between two of
-        the controls, whose ranks are binomial. Between the true positives at these two lie those at the threshold, and
-        a binomial interval around each end does the rest.
+        None with fewer than 1 / fpr controls: too few to estimate it. The interval holds for any distribution,
+        even if an error and its control are dependent. The threshold with this true false positive rate lies between
+        two of the controls, whose ranks are binomial. Its true positive rate lies between those at these two controls,
+        each of which gets a binomial interval.
         """
         found = self._limits(self.errors[:, :, None], fpr, confidence)
         return found[0] if found else None
 
     def tpr_of_each(self, fpr: float, *, confidence: float = CONFIDENCE) -> list[TruePositiveRate] | None:
-        """The same for every column of the errors (a class), where all share the threshold that `fpr` gives."""
+        """`tpr_at_fpr` for every column of the errors (a class), at the common threshold that `fpr` gives."""
         return self._limits(self.errors[:, None, :], fpr, confidence)
 
     def _limits(self, groups: Errors, fpr: float, confidence: float) -> list[TruePositiveRate] | None:
@@ -172,7 +172,7 @@ class Roc:
         ]
 
     def gaussians(self, largest_error: float) -> Gaussians:
-        """Normal laws for the logit of error / largest error (4 for pixels in [−1, 1]), as in Appendix A.1."""
+        """Normal fits to the logit of error / largest error (4 for pixels in [−1, 1]), as in Appendix A.1."""
         fits = []
         for values in (self.errors, self.controls):
             share = np.clip(values[np.isfinite(values)] / largest_error, 1e-12, 1 - 1e-12)
@@ -182,10 +182,10 @@ class Roc:
 
 
 def _thresholds(controls: Errors, fpr: float, tail: float) -> tuple[float, float]:
-    """Controls below and above the threshold that `fpr` has in truth, each wrong with a chance of at most `tail`.
+    """Controls below and above the true threshold of `fpr`, each wrong with probability at most `tail`.
 
     At most `fpr` of all controls are strictly below that threshold, and at least `fpr` at or below it, so that the
-    number of these among n is binomial at worst. Where a trial has several, Chernoff's limit holds for their share.
+    number of these among n is binomial at worst. If a trial has several controls, their share gets Chernoff's limit.
     """
     (trials, counted), size = controls.shape, controls.size
     counts = np.arange(size + 1)
@@ -195,7 +195,7 @@ def _thresholds(controls: Errors, fpr: float, tail: float) -> tuple[float, float
         shares = counts / size
         chance = np.exp(-trials * (rel_entr(shares, fpr) + rel_entr(1 - shares, 1 - fpr)))
         at_most = np.where(shares < fpr, chance, 1.0)
-        above = np.append(np.where(shares > fpr, chance, 1.0)[1:], 0.0)  # the chance of more than this many
+        above = np.append(np.where(shares > fpr, chance, 1.0)[1:], 0.0)  # P(more than this many)
     ranks = int((at_most <= tail).sum()), int((above > tail).sum()) + 1
     ordered = np.sort(controls, axis=None)
     least = -np.inf if ranks[0] == 0 else float(ordered[ranks[0] - 1])
@@ -203,7 +203,7 @@ def _thresholds(controls: Errors, fpr: float, tail: float) -> tuple[float, float
 
 
 def _tpr(errors: NDArray[np.float64], controls: NDArray[np.float64], fpr: float) -> tuple[float, float]:
-    """The rate of errors strictly below the first control that may not pass, and that control."""
+    """The share of errors strictly below the first control that must not pass, and that control."""
     allowed = int(fpr * controls.size + 1e-9)
     first = np.partition(controls, allowed, axis=None)[allowed]
     return float((errors < first).mean()), float(first)

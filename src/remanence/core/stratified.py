@@ -1,4 +1,4 @@
-"""A belief about sets with a given number of records of each class: what a weak adversary knows."""
+"""A prior over sets with a given number of records of each class: what a weak adversary knows."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class StratifiedPrior(Prior):
     """Sets with a given number of records of each class, drawn from a pool: what a weak adversary knows.
 
     `counts` is the number per class, one for all classes or one for each; the classes are those of the
-    pool, in order. The i-th records of all sets have the same class. A pool that `augment` made is so many
-    `copies` of the same records, one after the other.
+    pool, in order. The i-th records of all sets have the same class. A pool made by `augment` consists of
+    `copies` versions of the same records, one after the other.
 
     >>> pool = Records(torch.arange(6.0)[:, None], torch.tensor([0, 1, 0, 1, 0, 1]))
     >>> StratifiedPrior(pool, 2).sample(1, torch.Generator().manual_seed(0)).labels
@@ -39,7 +39,7 @@ class StratifiedPrior(Prior):
     copies: int = 1
     _layout: tuple[Tensor, list[int], list[int], tuple[int, ...]] = field(
         init=False, repr=False, compare=False
-    )  # the records by class; each class's first place, its size, and how many a set takes
+    )  # the records by class; each class's first index, its size, and its number per set
     _known: dict[tuple[Criterion, tuple[float, ...]], list[Baseline]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )  # baselines take seconds for many pictures
@@ -83,7 +83,7 @@ class StratifiedPrior(Prior):
 
     @property
     def places(self) -> Tensor:
-        """Where in a set the records of each class stand, `(classes, most)`; the last is repeated."""
+        """The indices within a set of each class's records, `(classes, most)`, padded with the last one."""
         starts = [sum(self._layout[3][:i]) for i in range(len(self._layout[3]))]
         most = max(self._layout[3])
         rows = [
@@ -100,7 +100,7 @@ class StratifiedPrior(Prior):
     def sample_pair(
         self, n: int, generator: torch.Generator, controls: torch.Generator
     ) -> tuple[Records, Records]:
-        """Disjoint sets, where there are records enough of every class."""
+        """Disjoint sets, if there are enough records of every class."""
         index = [draw_sets(n, size, count, generator) for size, count in self.sizes]
         if not self.has_strangers:
             return self._gather(index), self.sample(n, controls)
@@ -109,7 +109,7 @@ class StratifiedPrior(Prior):
 
     @property
     def has_strangers(self) -> bool:
-        """Two sets' worth of records of every class."""
+        """Whether there are enough records of every class for two sets."""
         return all(2 * count <= size for size, count in self.sizes)
 
     @property
@@ -118,7 +118,7 @@ class StratifiedPrior(Prior):
         return list(zip(self._layout[2], self._layout[3], strict=True))
 
     def _gather(self, index: list[Tensor]) -> Records:
-        """The records at these places of each class."""
+        """The records at these indices within each class."""
         by_class, starts, _, _ = self._layout
         places = torch.cat([start + own for start, own in zip(starts, index, strict=True)], 1)
         return self.records.take(by_class[places.to(by_class.device)])
@@ -126,7 +126,7 @@ class StratifiedPrior(Prior):
     def baseline(self, criterion: Criterion, present: Sequence[tuple[float, int]] | None = None) -> Baseline:
         """κ for a guess per class: 1 − (1 − κ_c)^n for n records of class c, averaged over the classes.
 
-        `present` are the labels and numbers of records that sets really have, where this belief is another.
+        `present` gives the labels and record counts of the actual sets, if this prior assumes others.
         """
         present = self.present if present is None else present
         found = self.class_baselines(criterion, [label for label, _ in present])
@@ -146,19 +146,19 @@ class StratifiedPrior(Prior):
         return Baseline(upper, lower, note)
 
     def baseline_for(self, targets: Prior, criterion: Criterion) -> Baseline:
-        """κ on sets of the classes and sizes that the targets really have."""
+        """κ on sets with the classes and sizes of the actual targets."""
         present = targets.present if isinstance(targets, StratifiedPrior) else None
         return self.baseline(criterion, present)
 
     def class_baselines(self, criterion: Criterion, labels: Sequence[float]) -> list[Baseline]:
         """κ_c for one record of each of these classes.
 
-        Bounded as for an `EmpiricalPrior`, from at most two thousand records of the class, and all classes hold
-        together. From below: a good guess that was chosen on one half of the records and counted on the other.
+        Bounded as for an `EmpiricalPrior`, from at most two thousand records of the class, simultaneously for all
+        classes. From below: a good guess, chosen on one half of the records and counted on the other.
         """
         tail = (1 - CONFIDENCE) / len(labels)
         if (criterion, tuple(labels)) not in self._known:
-            originals = self.records[: len(self.records) // self.copies]  # a copy is no further sample
+            originals = self.records[: len(self.records) // self.copies]  # copies are not independent samples
             found = [
                 _of_one_class(originals[originals.labels == label], criterion, tail)
                 for label in track(labels, total=len(labels), what="guessing")

@@ -1,4 +1,4 @@
-"""What an audit found: evidence, caveats, the verdict, and how it is stored.
+"""The results of an audit: evidence, caveats, the verdict, and storage.
 
 Imports adversary, attacks' catalogue and bounds.
 """

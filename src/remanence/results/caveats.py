@@ -1,4 +1,4 @@
-"""Reasons not to trust a result, each with its meaning and its cure."""
+"""Reasons not to trust a result, each with its meaning and its remedy."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Caveat:
     """A flag on a result; `docs/caveats.md` has an entry under the same id.
 
-    One that `voids` removes what a proof rests on. One that `contradicts` shows that a claim is false, and becomes the
-    headline. `seen` says what was seen in this case, with its number.
+    A caveat that `voids` invalidates a premise of a proof. One that `contradicts` shows that a claim is false, and
+    becomes the headline. `seen` is the observation in this case, with its number.
     """
 
     id: str
@@ -34,7 +34,7 @@ class Caveat:
     seen: str = ""
 
     def to_json(self) -> dict[str, str | bool]:
-        """The entry in audit.json: what is said, and what it does to a verdict."""
+        """The entry in audit.json: the text, and its effect on a verdict."""
         flags = {"voids": self.voids, "contradicts": self.contradicts}
         told = {
             "id": self.id,
@@ -46,7 +46,7 @@ class Caveat:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Caveat:
-        """Read an entry back. A caveat that is known here means what it means here, whatever the entry says."""
+        """Read an entry back. For a caveat known to this version, our own definition overrides the entry's."""
         known = all_caveats().get(entry["id"])
         if known is None:
             flags = entry.get("voids", False), entry.get("contradicts", False)
@@ -137,7 +137,7 @@ SEVERAL_RECORDS_OF_ONE = Caveat(
 
 @cache
 def all_caveats() -> dict[str, Caveat]:
-    """Every caveat by its id: those of any game, and those that the doors bring."""
+    """Every caveat by its id: the general ones and those of the doors."""
     modules = [__name__, *(door.caveats for door in doors() if door.caveats)]
     found = [each for module in modules for each in vars(import_module(module)).values()]
     return {each.id: each for each in found if isinstance(each, Caveat)}
@@ -146,7 +146,7 @@ def all_caveats() -> dict[str, Caveat]:
 def check_rates(
     main: SuccessRate, control: SuccessRate, baseline: Baseline, *, tells: bool = False
 ) -> Iterator[Caveat]:
-    """The caveats that follow from the three rates of an evidence; it may tell single columns all the same."""
+    """The caveats that follow from the three rates of an evidence, which may still recover single columns."""
     if main.lower <= control.rate and not tells:
         yield NO_BETTER_THAN_CONTROL
     if main.lower <= baseline.seen and not tells:
@@ -158,7 +158,7 @@ def check_rates(
 
 
 def check_trials(found: Evidence, policy: Policy) -> Iterator[Caveat]:
-    """Whether the trials can speak about the policy at all; a proven record does, however few there are."""
+    """A caveat if there are too few trials to test the policy; a proven record needs no minimum."""
     main = found.main
     if any(each.kind == "proven-records" for each in found.found):
         return

@@ -1,4 +1,4 @@
-"""What one attack achieved in one game: main, control and baseline, and how far to trust them."""
+"""The success of one attack in one game: main, control and baseline rates, with their caveats."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from remanence.results.verdict import Policy
 
 Json = dict[str, Any]
 
-_LISTED = 1000  # records by name in audit.json; arrays hold any number of them
+_LISTED = 1000  # most records listed in audit.json; the arrays hold all of them
 
 
 @dataclass(frozen=True)
 class ErrorSummary:
-    """All errors in a few numbers; none where an attack has no errors to measure."""
+    """Summary statistics of the errors; None for an attack without errors to measure."""
 
     median: float | None = None
     worst: float | None = None
-    median_predicted: float | None = None  # what the optimiser's tolerance makes one expect
-    remaining_gradient: float | None = None  # how far the optimiser stopped from its goal
+    median_predicted: float | None = None  # expected from the optimiser's tolerance
+    remaining_gradient: float | None = None  # norm at which the optimiser stopped
 
     @classmethod
     def of(cls, errors: Tensor, predicted: Tensor | None, left: Tensor | None) -> ErrorSummary:
@@ -49,9 +49,9 @@ class Evidence:
     `unresolved` names the trials (in a leave-one-out game, the records) that the optimiser's
     tolerance hides: their predicted error is above the threshold. `arrays` holds numbers per
     trial, never features. `gallery` holds a few targets, reconstructions and controls with `succeeded`.
-    `proven` counts the records that the game recomputed the release from, of `proven_of` where that is known: facts,
-    which need no interval. `findings` are what the door found beside whole records. `numbers` are further numbers that
-    the evidence proves. `prepare` returns what the attack had prepared, until the evidence is stored.
+    `proven` counts the records from which the game recomputed the release, out of `proven_of` if that is known. They
+    are facts and need no interval. `findings` are the door's results besides whole records. `numbers` are further
+    numbers that the evidence proves. `prepare` returns the attack's prepared state, until the evidence is stored.
     """
 
     attack: str
@@ -64,7 +64,7 @@ class Evidence:
     unresolved: tuple[int, ...] = ()
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)  # further numbers that the evidence proves
-    gallery: Mapping[str, Tensor] | None = None  # data, and so never part of audit.json or its arrays
+    gallery: Mapping[str, Tensor] | None = None  # data, hence never part of audit.json or its arrays
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the attack
     proven: int | None = None
     proven_of: int | None = None
@@ -74,29 +74,29 @@ class Evidence:
 
     @property
     def whole(self) -> WholeRecords:
-        """How often whole records came back."""
+        """The finding about whole records."""
         vouched = all(each.vouches for each in self.findings)
         return WholeRecords(self.main, self.control, self.baseline, vouched, not self.of_unknown_many)
 
     @property
     def found(self) -> tuple[Finding, ...]:
-        """All that was found: proven records first, which are facts, then whole records, then what the door adds."""
+        """All findings: proven records first, which are facts, then whole records, then the door's own."""
         proven = (ProvenRecords(self.proven, self.proven_of),) if self.proven else ()
         return (*proven, self.whole, *self.findings)
 
     @property
     def tells(self) -> bool:
-        """Whether the attack certainly does better than what needs no release: its own control, and a guess."""
+        """Whether the attack is significantly better than its own control and a guess, which need no release."""
         return self.whole.tells
 
     @property
     def of_unknown_many(self) -> bool:
-        """Whether more records were proven than counted: it is unknown how many there were, so there is no rate."""
+        """Whether more records were proven than counted: their total is unknown, so there is no rate."""
         return self.proven is not None and self.proven > self.main.trials
 
     @property
     def rejects_the_claim(self) -> bool:
-        """Whether what the training claims was measured to be false, or failed a test at the level of accusing."""
+        """Whether a measurement contradicts the training's claim, or a test at the accusation level rejects it."""
         level = self.numbers.get("accused_at", 1 - self.main.confidence)
         tested = self.numbers.get("p_value_of_the_claim", 1.0) <= level
         return tested or any(caveat.contradicts for caveat in self.caveats)
@@ -127,7 +127,7 @@ class Evidence:
 
     @classmethod
     def from_json(cls, entry: Json, arrays: Mapping[str, Tensor]) -> Evidence:
-        """Read an entry back; the intervals are computed anew from the counts."""
+        """Read an entry back; the intervals are recomputed from the counts."""
         return cls(
             attack=entry["attack"],
             main=SuccessRate.from_json(entry["main"]),
@@ -154,7 +154,7 @@ def _unresolved(entry: Json, arrays: Mapping[str, Tensor]) -> tuple[int, ...]:
 
 
 def finite(value: float | None) -> float | None:
-    """The number, or None where JSON has no word for it.
+    """The number, or None if JSON cannot represent it.
 
     >>> finite(0.5), finite(float("nan")), finite(float("inf"))
     (0.5, None, None)
@@ -163,7 +163,7 @@ def finite(value: float | None) -> float | None:
 
 
 def counted(succeeded: Tensor, confidence: float) -> SuccessRate:
-    """How often an attack succeeded; the records of a trial, `(trials, records)`, stand or fall together."""
+    """The success rate of an attack; the records of one trial, `(trials, records)`, may be correlated."""
     clusters = len(succeeded) if succeeded.shape[1] > 1 else None
     return SuccessRate(int(succeeded.sum()), succeeded.numel(), confidence, clusters=clusters)
 

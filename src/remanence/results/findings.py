@@ -1,4 +1,4 @@
-"""What an audit found, one thing at a time: each finding knows whether it breaks the limit, and says what it is.
+"""The findings of an audit: each decides whether it breaks the limit, and describes itself.
 
 Whole records and proven records are findings of every audit. A door adds its own: columns of a table, the pictures of
 one head. The verdict rests on one of them, and every view begins with that one.
@@ -28,16 +28,16 @@ Json = dict[str, Any]
 @final
 @dataclass(frozen=True)
 class Words:
-    """What a game calls things, so that no view has to know the game. They are stored with the result."""
+    """A game's vocabulary, stored with the result so that no view depends on the game."""
 
     done: str = "recovered the target in"  # …, 130 of 200, …
     many: str = "trials"
     proof: str = "the release was computed again from them"  # why proven records are facts
     counts: str = ""  # when a record counts as recovered; empty where its error alone decides
-    less: str = ""  # another way to lower the risk
+    less: str = ""  # a further way to lower the risk
     tests: tuple[str, ...] = ()  # kinds of inference that this game tests: "membership inference"
     by_record: bool = False  # whether trials are records of the training set, which have positions
-    python: str = ""  # the call that plays it again; empty for `audit(game, ...)`
+    python: str = ""  # the call that reproduces it; empty for `audit(game, ...)`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tests", tuple(self.tests))  # JSON has lists
@@ -46,7 +46,7 @@ class Words:
 @final
 @dataclass(frozen=True)
 class Row:
-    """One line of the picture on page one: a share with its interval."""
+    """One line of the chart on page one: a share with its interval."""
 
     name: str
     share: float
@@ -73,40 +73,40 @@ class Section:
 
 
 class Finding(ABC):
-    """One thing that an attack found."""
+    """One finding of an attack."""
 
     kind: ClassVar[str]  # its name in audit.json
-    meaning: ClassVar[str]  # what EXPOSED means where it is the reason
+    meaning: ClassVar[str]  # the meaning of EXPOSED when this finding is the reason
     of_the_best_attack: ClassVar[bool] = False  # whether it counts only for the attack with the highest rate
 
     @abstractmethod
     def exposes(self, policy: Policy) -> bool:
-        """Whether it certainly breaks the limit, and certainly takes the release to find."""
+        """Whether it significantly exceeds the limit and cannot be explained without the release."""
 
     @abstractmethod
     def headline(self, said: Words) -> str:
-        """What was found, in one sentence with its numbers."""
+        """The finding in one sentence, with its numbers."""
 
     def rows(self) -> list[Row]:
-        """Its lines of the picture."""
+        """Its lines of the chart."""
         return []
 
     @property
     def tells(self) -> bool:
-        """Whether it certainly shows more than there is to know without the release."""
+        """Whether it significantly shows more than can be known without the release."""
         return False
 
     @property
     def vouches(self) -> bool:
-        """Whether the attack's rates are about what was handed in, as far as this finding can tell."""
+        """Whether this finding supports that the attack's rates are about the audited release."""
         return True
 
     def section(self) -> Section | None:
-        """What the annex says about it."""
+        """Its section of the annex."""
         return None
 
     def caveats(self, outcome: Outcome) -> Iterable[Caveat]:
-        """What to mind about it, when it is found."""
+        """The caveats that come with it."""
         return ()
 
     def to_json(self) -> Json:
@@ -119,28 +119,28 @@ class Finding(ABC):
         raise NotImplementedError(f"{cls.kind} is stored with the rates")
 
     def contradictions(self, arrays: Mapping[str, Tensor], threshold: float) -> Iterator[str]:
-        """What it says and the arrays of its attack do not."""
+        """Its statements that the arrays of its attack contradict."""
         yield from ()
 
 
 @final
 @dataclass(frozen=True)
 class WholeRecords(Finding):
-    """How often whole records came back, beside the control and a guess."""
+    """How often whole records were recovered, compared with the control and a guess."""
 
     main: SuccessRate
     control: SuccessRate
     baseline: Baseline
     about_the_release: bool = True
-    known_many: bool = True  # whether it is known how many records there were
+    known_many: bool = True  # whether the number of records is known
     kind: ClassVar[str] = "whole-records"
     meaning: ClassVar[str] = "An attack succeeds more often than the limit allows."
 
     @property
     def tells(self) -> bool:
-        """Whether the attack certainly does better than what needs no release: its own control, and a guess.
+        """Whether the attack is significantly better than its own control and a guess, which need no release.
 
-        Where a guess has only been bounded from far above, what a guess was seen to achieve counts.
+        If the upper bound on a guess is loose, the observed success of a guess counts instead.
         """
         return self.main.lower > max(self.control.upper, self.baseline.seen)
 
@@ -149,7 +149,7 @@ class WholeRecords(Finding):
         return self.tells and self.about_the_release and self.main.lower > policy.max_success
 
     def headline(self, said: Words) -> str:
-        """442 of 442 records."""
+        """For example: 442 of 442 records."""
         return f"The best attack {said.done} {self.main.successes} of {self.main.trials} {said.many}."
 
     def rows(self) -> list[Row]:
@@ -164,7 +164,7 @@ class WholeRecords(Finding):
 @final
 @dataclass(frozen=True)
 class ProvenRecords(Finding):
-    """Records from which the game computed the release again: facts, which need no interval."""
+    """Records from which the game recomputed the release: facts, which need no interval."""
 
     count: int
     of: int | None  # how many there are; None where that is unknown
@@ -177,7 +177,7 @@ class ProvenRecords(Finding):
         return self.count > 0
 
     def exposes(self, policy: Policy) -> bool:
-        """One is enough."""
+        """A single record is enough."""
         return self.count > 0
 
     def headline(self, said: Words) -> str:
@@ -188,7 +188,7 @@ class ProvenRecords(Finding):
         return f"{self.count}{whole} {many if self.of is None else said.many} {verb} proven: {said.proof}."
 
     def rows(self) -> list[Row]:
-        """Their share, where it is known of how many."""
+        """Their share, if their total is known."""
         if self.of is None:
             return []
         share = self.count / self.of
@@ -198,7 +198,7 @@ class ProvenRecords(Finding):
 @final
 @dataclass(frozen=True)
 class UnknownFinding(Finding):
-    """What a door found that is not installed here: it is shown as it was stored, and not recomputed."""
+    """A finding of a door that is not installed here: shown as stored, and not recomputed."""
 
     entry: Mapping[str, Any]
     kind: ClassVar[str] = "unknown"
@@ -209,7 +209,7 @@ class UnknownFinding(Finding):
         return bool(self.entry.get("exposes", False))
 
     def headline(self, said: Words) -> str:
-        """Its name, and why it says no more."""
+        """Its name, and why no more can be shown."""
         return (
             f"A finding named {self.entry['kind']!r} belongs to a part of remanence that is not installed here. "
             "It is shown as stored, and was not recomputed."
@@ -225,7 +225,7 @@ class UnknownFinding(Finding):
 
 
 def read_finding(entry: Mapping[str, Any]) -> Finding:
-    """A stored finding, by the door that made it."""
+    """A stored finding, read by the door that made it."""
     homes = {kind: home for door in doors() for kind, home in door.findings.items()}
     if entry["kind"] not in homes:
         return UnknownFinding(entry)
@@ -236,7 +236,7 @@ def read_finding(entry: Mapping[str, Any]) -> Finding:
 
 
 def stored_finding(finding: Finding, policy: Policy) -> Json:
-    """The entry in audit.json, with what it meant for the verdict."""
+    """The entry in audit.json, with its effect on the verdict."""
     if isinstance(finding, UnknownFinding):
         return finding.to_json()
     return {"kind": finding.kind, "exposes": finding.exposes(policy), **finding.to_json()}

@@ -1,4 +1,4 @@
-"""What trials found: the only thing that travels from where a unit is played to where it is counted."""
+"""The outcome of trials: the only data sent from the worker that plays a unit to the process that counts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from remanence.core.records import Records
 Tensors = dict[str, Tensor]
 
 _SHOWN = 30  # reconstructions in a gallery
-_ONCE = "gallery.", "once."  # in the first unit alone
+_ONCE = "gallery.", "once."  # only in the first unit
 
 
 @final
 @dataclass(frozen=True)
 class Gallery:
-    """A few reconstructions beside their closest targets and strangers. This is data: kept on request only."""
+    """A few reconstructions next to their closest targets and strangers. This is data: kept only on request."""
 
     targets: Tensor  # (shown, *example)
     reconstructions: Tensor
@@ -29,7 +29,7 @@ class Gallery:
     succeeded: Tensor  # (shown,)
 
     def tensors(self) -> Tensors:
-        """As they are stored."""
+        """The tensors by name, for storage."""
         return {name: values.detach().cpu().contiguous() for name, values in vars(self).items()}
 
 
@@ -38,9 +38,9 @@ class Gallery:
 class Outcome:
     """Trials, each compared with its target (main) and with a stranger (control).
 
-    `numbers` explain an outcome, one per trial. Three of them have a meaning of their own: `remaining_gradient`, how
-    far the optimiser stopped from its goal; `sensitivity`, the error that one unit of it causes; `diverged`, where
-    training came to no finite result. `proven` counts the records of each trial from which
+    `numbers` explain an outcome, one per trial. Three of them are interpreted: `remaining_gradient`, the gradient
+    norm at which the optimiser stopped; `sensitivity`, the error caused by one unit of it; `diverged`, whether
+    training diverged. `proven` counts the records of each trial from which
     the game recomputed the release.
     """
 
@@ -49,12 +49,12 @@ class Outcome:
     numbers: Mapping[str, Tensor] = field(default_factory=dict)  # each (trials,)
     proven: Tensor | None = None  # (trials,)
     gallery: Gallery | None = None
-    once: Mapping[str, Tensor] = field(default_factory=dict)  # what the first unit alone found, for the game
-    claims_labels: bool = True  # whether the attack says anything about labels
+    once: Mapping[str, Tensor] = field(default_factory=dict)  # tensors of the first unit only, for the game
+    claims_labels: bool = True  # whether the attack predicts labels
     chances: int = 1  # how many guesses each record got
 
     def tensors(self) -> Tensors:
-        """By names that `Outcome.of` and `join` know."""
+        """The tensors, under the names that `Outcome.of` and `join` read."""
         parts = {"main": vars(self.main), "control": vars(self.control), "numbers": self.numbers}
         parts["gallery"] = {} if self.gallery is None else self.gallery.tensors()
         parts["once"] = self.once
@@ -66,7 +66,7 @@ class Outcome:
 
     @classmethod
     def of(cls, tensors: Tensors) -> Outcome:
-        """What `tensors` made into names, read back."""
+        """The inverse of `tensors`."""
 
         def within(part: str) -> Tensors:
             start = f"{part}."
@@ -86,7 +86,7 @@ class Outcome:
 
 
 def closest_guesses(criterion: Criterion, targets: Records, others: Records, guesses: Records) -> Gallery:
-    """The first guesses, each beside the target and the stranger that come closest to it."""
+    """The first guesses, each with its closest target and its closest stranger."""
     trials = -(-_SHOWN // guesses.batch_shape[1])
     targets, others, guesses = targets[:trials], others[:trials], guesses[:trials]
 
@@ -105,7 +105,7 @@ def closest_guesses(criterion: Criterion, targets: Records, others: Records, gue
 
 
 def join(parts: Sequence[Tensors]) -> Tensors:
-    """Consecutive units as if one had played all trials; what is there once comes from the first."""
+    """Concatenate consecutive units into one; tensors stored once come from the first."""
     return {
         name: torch.cat([part[name] for part in parts]) if _is_per_trial(name, values) else values
         for name, values in parts[0].items()
@@ -113,9 +113,9 @@ def join(parts: Sequence[Tensors]) -> Tensors:
 
 
 def gather(parts: Iterable[Tensors], trials: int) -> Tensors:
-    """`join`, into room that is there from the start.
+    """`join`, into preallocated memory.
 
-    Small results that stay, between large ones that go, would keep the memory of the large ones from being used again.
+    Small results that persist between large temporary ones would fragment memory and prevent its reuse.
     """
     found, first = Tensors(), 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""A stored result, counted again: nothing that can be recomputed is believed."""
+"""Recount a stored result: everything that can be recomputed is."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from remanence.core.rates import SuccessRate
 
 Json = dict[str, Any]
 
-_CLOSE = 1e-9  # between an interval that was stored and the one that is computed now
+_CLOSE = 1e-9  # tolerance between a stored and a recomputed interval
 
 
 def contradictions(entry: Json, arrays: Mapping[str, Tensor]) -> Iterator[str]:
-    """What an entry of audit.json says and its arrays, its counts or its ceilings do not."""
+    """Statements of an entry in audit.json that its arrays, counts or ceilings contradict."""
     for name, counted in (
         ("main", "succeeded"),
         ("control", "control_succeeded"),
@@ -40,7 +40,7 @@ def contradictions(entry: Json, arrays: Mapping[str, Tensor]) -> Iterator[str]:
 
 
 def rate_contradictions(name: str, stored: Json, counted: Tensor | None) -> Iterator[str]:
-    """What a stored rate says and its outcomes or its counts do not."""
+    """Statements of a stored rate that its outcomes or counts contradict."""
     if stored["successes"] > stored["trials"]:
         yield f"{name}: {stored['successes']} successes in {stored['trials']} trials"
         return
@@ -64,7 +64,7 @@ def rate_contradictions(name: str, stored: Json, counted: Tensor | None) -> Iter
 
 
 def contradicted_bound(stored: Json) -> str | None:
-    """What is wrong with a stored ceiling, if its two numbers are not the same one."""
+    """The error in a stored ceiling whose value and logarithm disagree; None if they agree."""
     success = min(1.0, math.exp(stored["log_success"]))
     if math.isclose(stored["success"], success, rel_tol=1e-9, abs_tol=1e-300):
         return None

@@ -1,4 +1,4 @@
-"""What an audit found: the document that every view is a function of."""
+"""The result of an audit: the document from which every view is computed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found. `audit.json` holds all of it; every view is a function of it."""
+    """The result of an audit. `audit.json` holds all of it; every view is computed from it."""
 
     target: str
     seed: int
@@ -39,10 +39,10 @@ class AuditResult:
     evidence: tuple[Evidence, ...]
     bounds: tuple[Bound, ...]
     environment: Json
-    companions: tuple[Evidence, ...] = ()  # games that were played for comparison; they decide nothing
+    companions: tuple[Evidence, ...] = ()  # games played for comparison; they do not affect the verdict
     about: Mapping[str, str] = field(
         default_factory=dict
-    )  # title, owner, purpose and data, as the owner puts it
+    )  # title, owner, purpose and data, in the owner's words
 
     @property
     def strongest(self) -> Evidence:
@@ -56,16 +56,16 @@ class AuditResult:
 
     @property
     def words(self) -> Words:
-        """What its game calls things."""
+        """The vocabulary of its game."""
         return Words(**self.threat_model["said"])
 
     @property
     def meaning(self) -> str:
-        """What the verdict means here, in one sentence."""
+        """The meaning of this verdict, in one sentence."""
         return self.reason.meaning if self.verdict is Verdict.EXPOSED else self.verdict.meaning
 
     def done(self, evidence: Evidence) -> str:
-        """What an attack achieved, in the words of its game: recovered 442 of 442 records."""
+        """An attack's success, in the words of its game: recovered 442 of 442 records."""
         said = self.words
         if evidence.of_unknown_many:
             return f"{said.done} {evidence.proven} {said.many}, of an unknown number"
@@ -75,7 +75,7 @@ class AuditResult:
 
     @property
     def gallery(self) -> Mapping[str, torch.Tensor] | None:
-        """Targets, reconstructions, controls and `succeeded` of the strongest attack, where they were kept."""
+        """Targets, reconstructions, controls and `succeeded` of the strongest attack, if they were kept."""
         return self.strongest.gallery
 
     def to_json(self) -> Json:
@@ -168,22 +168,22 @@ class AuditResult:
         return storage.seal(self.to_json(), arrays)
 
     def digest(self) -> str:
-        """The hash of all that was found: not of when and where it ran, nor of what the owner says about it."""
+        """The hash of all results, excluding the environment of the run and the owner's description."""
         apart = ("environment", "about")
         document = {name: part for name, part in self.to_json().items() if name not in apart}
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
     def save(self, folder: Path | str, *, gallery: bool = False) -> Path:
-        """Write audit.json and the arrays beside it, whole or not at all.
+        """Write audit.json and its arrays to one folder, completely or not at all.
 
-        With `gallery`, some targets and reconstructions go into a file of their own that only its owner
-        can read. They are training data.
+        With `gallery`, some targets and reconstructions, which are training data, go into a separate file that only
+        its owner can read.
         """
         return storage.write(*self.sealed(), Path(folder), gallery=self.gallery if gallery else None)
 
     @classmethod
     def load(cls, path: Path | str) -> AuditResult:
-        """Read a stored result; refuses, with the reason, what does not validate."""
+        """Read a stored result; refuse one that does not validate, with the reason."""
         path = Path(path)
         document, arrays = storage.read(path)
         try:
@@ -198,7 +198,7 @@ class AuditResult:
         )
 
     def _repr_html_(self) -> str:
-        # Views come after results in the order of imports, so that this one is looked up by its name.
+        # Results may not import views, so this one is looked up by name.
         return import_module("remanence.report.html").card(self)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""A signature beside audit.json, made and checked by OpenSSH: no network, and keys that people have."""
+"""A signature next to audit.json, made and checked by OpenSSH: no network, and keys that users already have."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from remanence.core.checks import refusing
 from remanence.core.exceptions import InputError
 from remanence.scale.reading import KIB, UNREADABLE, read_bytes
 
-_NAMESPACE = "remanence-audit"  # a signature for another purpose is none for this one
+_NAMESPACE = "remanence-audit"  # a signature made for another purpose is not valid here
 
 
 def signature_of(document: Path) -> Path:
-    """Where the signature of a document lies."""
+    """The path of a document's signature."""
     return document.with_name(f"{document.name}.sig")
 
 
 def sign(document: Path, key: Path) -> Path:
-    """Sign a document, and with it the hash of its arrays; a passphrase is asked for on the terminal."""
+    """Sign a document, which includes the hash of its arrays; ssh-keygen asks for a passphrase on the terminal."""
     signature_of(document).unlink(missing_ok=True)
     made = _openssh("-Y", "sign", "-q", "-f", str(key), "-n", _NAMESPACE, str(document))
     if made.returncode:
@@ -29,7 +29,7 @@ def sign(document: Path, key: Path) -> Path:
 
 
 def check(document: Path, public_key: Path) -> None:
-    """Refuse a document that the owner of this key did not sign as it is."""
+    """Refuse a document without a valid signature by the owner of this key."""
     needs, hint = "a public key, such as id_ed25519.pub", "the file that ends in .pub"
     with refusing(UNREADABLE, "The signature cannot be checked.", needs=needs, got=public_key, hint=hint):
         key = read_bytes(public_key, 64 * KIB).decode().strip()

@@ -1,4 +1,4 @@
-"""audit.json and the arrays beside it: written whole or not at all, and checked when read."""
+"""audit.json and its arrays: written completely or not at all, and validated when read."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def write(
 ) -> Path:
     """Write a sealed document into a folder and return the path of its audit.json.
 
-    All files are complete on disk before one replaces an older one; audit.json comes last. A gallery of
-    an earlier run does not survive.
+    All files are complete on disk before any replaces an older one; audit.json comes last. The gallery of
+    an earlier run is deleted.
     """
     shown = {} if gallery is None else {GALLERY: save_tensors(dict(gallery))}
     write_files(folder, {**shown, ARRAYS: packed, DOCUMENT: dumps(document).encode()})
@@ -50,7 +50,7 @@ def write(
 
 
 def read_gallery(path: Path) -> dict[str, Tensor] | None:
-    """The reconstructions stored beside a document, where they were asked for."""
+    """The reconstructions stored next to a document, if any."""
     file = (path if _is_folder(path) else path.parent) / GALLERY
     try:
         tensors = parse_tensors(read_bytes(file, MOST))
@@ -66,7 +66,7 @@ def read_gallery(path: Path) -> dict[str, Tensor] | None:
 
 
 def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
-    """Read a document and its arrays back; refuse, with the reason, what does not validate."""
+    """Read a document and its arrays back; refuse one that does not validate, with the reason."""
     if _is_folder(path) and not (path / DOCUMENT).exists():
         inner = sorted(each.parent.name for each in path.glob(f"*/{DOCUMENT}"))
         if inner:
@@ -89,7 +89,7 @@ def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
 
 
 def parse(text: str | bytes, path: Path | str = "the file") -> Json:
-    """A document from its text, checked against the schema; whatever it says can be shown anywhere."""
+    """Parse a document and check it against the schema; its text is escaped so that it is safe to show anywhere."""
     try:
         document = parse_json(text)
         version = document.get("schema_version") if isinstance(document, dict) else None
@@ -104,12 +104,12 @@ def parse(text: str | bytes, path: Path | str = "the file") -> Json:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # not a valid file name
         return False
 
 
 def dumps(document: Json) -> str:
-    """JSON without NaN, which no other reader would accept."""
+    """JSON without NaN, which other readers reject."""
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

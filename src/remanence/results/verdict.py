@@ -1,4 +1,4 @@
-"""The decision: what was found and what is proven, compared with what people tolerate."""
+"""The decision: findings and proven bounds, compared with the owner's policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(StrEnum):
-    """What an audit concludes."""
+    """The conclusion of an audit."""
 
     PROTECTED = "PROTECTED"
     UNPROVEN = "UNPROVEN"
@@ -30,7 +30,7 @@ class Verdict(StrEnum):
 
     @property
     def meaning(self) -> str:
-        """One sentence for a person."""
+        """Its meaning, in one sentence for a reader."""
         return _MEANINGS[self]
 
 
@@ -44,17 +44,17 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class Policy:
-    """What the owner of the data tolerates: the largest acceptable success of an attack.
+    """The limit set by the owner of the data: the largest acceptable success of an attack.
 
     `set_by` says whose limit it is: the user's, or a default.
     """
 
-    max_success: float = 0.1  # the largest success that is accepted
+    max_success: float = 0.1  # the largest acceptable success
     set_by: str = "user"  # whose limit it is: "user", or "default"
 
     @property
     def whose(self) -> str:
-        """Before the word limit."""
+        """The words before "limit" in a sentence."""
         return "your" if self.set_by == "user" else "the default"
 
     def __post_init__(self) -> None:
@@ -68,13 +68,13 @@ class Policy:
 
 
 def decide(evidence: Iterable[Evidence], bounds: Iterable[Bound], policy: Policy) -> Verdict:
-    """Weigh what was measured and what is proven against the policy.
+    """Compare measurements and proven bounds with the policy.
 
-    A bound is contradicted by any attack that certainly beats it. EXPOSED needs one finding that certainly breaks the
-    limit: a record that was proven to be in the release, or something above the limit, its control and a guess. A
-    failed attack never yields PROTECTED: only a bound can, one that holds for every record, and only where nothing that
-    was measured, the control included, is certainly above it or above the limit. A bound that holds on average over
-    records proves nothing about these.
+    A bound is contradicted by any attack that significantly exceeds it. EXPOSED needs one finding that significantly
+    exceeds the limit: a record proven to be in the release, or a rate above the limit, its control and a guess. A
+    failed attack never yields PROTECTED. Only a bound that holds for every record can, and only if no measured rate,
+    the control included, is significantly above that bound or the limit. A bound that holds on average over records
+    proves nothing about these.
     """
     found = list(evidence)
     ceiling = lowest(bounds)
@@ -94,14 +94,14 @@ def lowest(bounds: Iterable[Bound]) -> float:
 
 
 def contradicts(entry: Evidence, ceiling: float) -> bool:
-    """Whether an attack certainly beats what is proven, or a test of the claim failed."""
+    """Whether an attack significantly exceeds the ceiling, or a test rejects the claim."""
     return entry.main.lower > ceiling or entry.rejects_the_claim
 
 
 def exposing(entry: Evidence, evidence: Sequence[Evidence], policy: Policy) -> list[Finding]:
     """The findings of an attack that break the limit.
 
-    Some count only for the attack that has the highest rate, which was chosen without looking at them.
+    Some count only for the attack with the highest rate, which is selected without looking at them.
     """
     best = max(evidence, key=lambda each: (each.main.lower, each.main.rate))
     counted = [each for each in entry.found if entry is best or not each.of_the_best_attack]
@@ -113,7 +113,7 @@ def decisive(
 ) -> tuple[Evidence, Finding]:
     """The attack and the finding that the verdict rests on, so that every view shows the same ones.
 
-    A high rate alone does not make it: where a control is as high, another attack decides.
+    A high rate is not sufficient: if its control is as high, another attack decides.
     """
     found = list(evidence)
     ceiling = lowest(bounds)

@@ -1,4 +1,4 @@
-"""What of a stored result can be computed again from the result alone, and what that leaves open."""
+"""Recompute as much of a stored result as the result alone allows, and list the rest as open."""
 
 from __future__ import annotations
 
@@ -17,30 +17,28 @@ from remanence.results.verdict import Policy, Verdict, decide
 
 Json = dict[str, Any]
 
-_ROUNDING = 1e-6  # between two computations of a ceiling, on two machines
+_ROUNDING = 1e-6  # tolerance between computations of a ceiling on two machines
 _SETTINGS = ("noise_multiplier", "sample_rate", "steps")
-_LESS_NOISE = (
-    0.05  # a ceiling for this much less noise still counts: so a recorded run pays for rounding, at most 4 %
-)
+_LESS_NOISE = 0.05  # accept a ceiling for this much less noise: a recorded run loses at most 4 % to rounding
 
 
 @dataclass(frozen=True)
 class CeilingCheck:
-    """Whether a ceiling was computed again from its recipe: `wrong` is what it contradicts, `open` why it was not."""
+    """The outcome of recomputing a ceiling: `wrong` is the contradiction, `open` why it was not recomputed."""
 
     wrong: str = ""
     open: str = ""
 
     @property
     def holds(self) -> bool:
-        """Whether the same ceiling came out."""
+        """Whether recomputation gave the same ceiling."""
         return not self.wrong and not self.open
 
 
 def check_ceiling(stored: Bound, settings: Json, largest_guess: float) -> CeilingCheck:
-    """Compute a ceiling again: its number, whose it is, what it assumes, and that it is about this training.
+    """Recompute a ceiling: its value, its reference and assumptions, and that it applies to this training.
 
-    `settings` are the training's, as the result states them; `largest_guess` is what a guess achieves at most.
+    `settings` are the training's, as the result states them; `largest_guess` is the largest success of a guess.
     """
     if stored.recipe is None:
         return CeilingCheck(open=f"{stored.name!r} has no recipe to compute it by")
@@ -75,14 +73,14 @@ def check_ceiling(stored: Bound, settings: Json, largest_guess: float) -> Ceilin
 
 
 def _covers(name: str, told: Any, stated: Any) -> bool:
-    """Whether a ceiling for the told setting holds for the stated one: the same, or a little less noise."""
+    """Whether a ceiling for the recipe's setting holds for the stated one: the same, or slightly less noise."""
     if name != "noise_multiplier" or not all(isinstance(value, int | float) for value in (told, stated)):
         return told == stated
     return (1 - _LESS_NOISE) * stated <= told <= stated
 
 
 def _told_settings(arguments: Json) -> Json:
-    """The noise, rate and steps that a recipe names, by itself or as a schedule of one segment."""
+    """The noise, rate and steps in a recipe, given directly or as a schedule of one segment."""
     schedule = arguments.get("schedule")
     if isinstance(schedule, list) and len(schedule) == 1 and isinstance(schedule[0], dict):
         return schedule[0]
@@ -90,7 +88,7 @@ def _told_settings(arguments: Json) -> Json:
 
 
 def missing_caveats(found: Evidence, policy: Policy) -> list[str]:
-    """The caveats that follow from the rates and are not there."""
+    """The caveats that follow from the rates but are missing."""
     tells = any(each.tells for each in found.findings)
     due = [*check_rates(found.main, found.control, found.baseline, tells=tells), *check_trials(found, policy)]
     there = {caveat.id for caveat in found.caveats}
@@ -99,7 +97,7 @@ def missing_caveats(found: Evidence, policy: Policy) -> list[str]:
 
 @dataclass(frozen=True)
 class Verified:
-    """What came out: contradictions, ceilings that were computed again, and what stays open."""
+    """The outcome: contradictions, recomputed ceilings, and open questions."""
 
     wrong: tuple[str, ...]
     ceilings: int
@@ -107,9 +105,9 @@ class Verified:
 
 
 def verified(result: AuditResult) -> Verified:
-    """Compute ceilings, caveats and thresholds of a result again, as far as the result alone allows.
+    """Recompute the ceilings, caveats and thresholds of a result, as far as the result alone allows.
 
-    A PROTECTED that rests on a ceiling which could not be computed again is open, and so not verified.
+    A PROTECTED verdict that rests on a ceiling which could not be recomputed is open, hence not verified.
     """
     settings, wrong = result.threat_model["mechanism"], []
     guess = max(entry.baseline.value for entry in result.evidence)
