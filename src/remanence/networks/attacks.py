@@ -24,14 +24,14 @@ from remanence.scale.progress import track
 @final
 @dataclass(frozen=True)
 class RetrainAndCompare(Attack[Release]):
-    """Pick the candidate whose release is closest to the one that was published.
+    """Pick the candidate whose release is closest to the published one.
 
-    Balle et al. 2022, §II-D and §IV-A: exact where training is deterministic. Where it is random,
+    Balle et al. 2022, §II-D and §IV-A: exact if training is deterministic. If it is random,
     each candidate is trained on `repeats` times, and the likeliest candidate is picked as if every
-    released number were normal around its mean, with the spread seen over the repeats.
+    released number were normal around its mean, with the standard deviation over the repeats.
     """
 
-    repeats: int = 32  # at least 2, to see a spread
+    repeats: int = 32  # at least 2, to estimate a spread
     info: ClassVar[AttackInfo] = AttackInfo(
         "retrain-and-compare",
         "Trains on every candidate and picks the one whose release is closest.",
@@ -44,7 +44,7 @@ class RetrainAndCompare(Attack[Release]):
         whole("repeats", self.repeats, least=2, hint="32")
 
     def check(self, knowledge: Knowledge) -> FinitePrior:
-        """A shortlist, all other records, and a release that two runs on the same data have in common."""
+        """Require a shortlist, all other records, and a release that is comparable between runs."""
         steps, prior = knowledge.mechanism.releases is Transcript, knowledge.prior
         if isinstance(prior, FinitePrior) and not steps and knowledge.known_data is not None:
             return prior
@@ -74,7 +74,7 @@ class RetrainAndCompare(Attack[Release]):
         ]
         shadows = torch.stack([first, *rest])
         centres, spread = _centres(shadows)
-        spread = spread.clamp(min=1e-9 * float(spread.max()))  # a number that never varies decides alone
+        spread = spread.clamp(min=1e-9 * float(spread.max()))  # a constant number would decide alone
         centres, log_weights = centres / spread, prior.weights.log()
 
         def reconstruct(release: Release) -> Reconstruction:
@@ -85,9 +85,9 @@ class RetrainAndCompare(Attack[Release]):
 
 
 def _centres(shadows: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean of each candidate's shadows, and the spread that all candidates share.
+    """The mean of each candidate's shadows, and the pooled standard deviation.
 
-    Shadows whose training diverged are left out; a candidate that has no other is never the closest.
+    Shadows whose training diverged are left out; a candidate without any other is never the closest.
     """
     finite = shadows.isfinite().all(2)  # (repeats, candidates)
     if finite.all():
@@ -107,7 +107,7 @@ def _centres(shadows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _distances(release: Release, centres: Tensor, unit: Tensor | float = 1.0) -> Tensor:
-    """From each release to each centre, `(trials, candidates)`; infinite to a centre that is none."""
-    # Differences one by one: the fast expansion of the square loses the small ones.
+    """The distance of each release to each centre, `(trials, candidates)`; infinite for a missing centre."""
+    # Explicit differences: the fast expansion of the square loses small ones to cancellation.
     found = torch.cdist(release.flat() / unit, centres, compute_mode="donot_use_mm_for_euclid_dist")
     return found.nan_to_num(nan=torch.inf, posinf=torch.inf)

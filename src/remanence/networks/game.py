@@ -30,16 +30,16 @@ _REDRAWS = 1000
 class Membership(AnyGame):
     """The informed membership game: which of two candidates was trained on? (Balle et al. 2022, Algorithm 2)
 
-    Any reconstruction attack plays it: of the two candidates, the one closer to the reconstruction
-    is guessed. The control asks about two candidates of which neither was trained on. The threshold of the game within
-    plays no part, and its bounds speak about reconstruction.
+    Any reconstruction attack can play it: the guess is the candidate closer to the reconstruction.
+    The control uses two candidates, neither of which was trained on. The threshold of the inner game
+    is not used, and its bounds are about reconstruction.
     """
 
     door: ClassVar[str] = "networks"
 
     @property
     def words(self) -> Words:
-        """Two records, of which one was trained on."""
+        """The vocabulary of a membership game."""
         return Words("told the target from another record in", tests=("membership inference",))
 
     game: Game
@@ -56,11 +56,11 @@ class Membership(AnyGame):
         return self.game.knowledge
 
     def baseline(self, chances: int = 1) -> Baseline:
-        """A coin."""
+        """One half: a coin flip."""
         return Baseline(0.5, 0.5, "a coin")
 
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of the data that went in."""
+        """Hashes of the input data."""
         return self.game.fingerprints()
 
     def to(self, device: torch.device | str) -> Membership:
@@ -68,12 +68,12 @@ class Membership(AnyGame):
         return Membership(self.game.to(device))
 
     def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
-        """As many at once as in the game within."""
+        """As many at once as in the inner game."""
         within = self.game.work(attack, trials, draws)
         return replace(within, depends_on=("membership", *within.depends_on))
 
     def trials(self, prepared: Prepared, draws: Draws, unit: Unit) -> Outcome:
-        """A coin decides who of two is trained on, and where the reconstruction is equally far from both."""
+        """A coin flip selects the candidate to train on, and breaks ties between equally distant candidates."""
         targets, trainings, controls, coins = (
             draws.stream(purpose, unit.number) for purpose in ("targets", "training", "control", "coins")
         )
@@ -83,8 +83,8 @@ class Membership(AnyGame):
         reconstruction = prepared.for_unit(draws, unit)(release)
         guess = reconstruction.records
         main = self._guess(first, second, guess, coins) == bit
-        # Which of two strangers is asked about first is a coin of its own: under an uneven prior the first one drawn is
-        # likely to be the likelier one, as the trained one is.
+        # A separate coin orders the two strangers: under an uneven prior, the first one drawn tends to be the likelier
+        # one, as the trained one does.
         asked, other = self._pairs(unit.size, controls)
         swap = _toss(unit.size, controls, first)
         asked, other = _either(swap, other, asked), _either(swap, asked, other)
@@ -112,7 +112,7 @@ class Membership(AnyGame):
         return features & (first.labels == second.labels).all(1)
 
     def _guess(self, first: Records, second: Records, guess: Records, coins: torch.Generator) -> Tensor:
-        """True for the first candidate; where labels count, a candidate with another label is ruled out."""
+        """True for the first candidate; if labels count, a candidate with another label is ruled out."""
         pair = []
         for one in (first, second):
             error = self.criterion.error(one, guess).nan_to_num(nan=torch.inf)
@@ -127,7 +127,7 @@ def _toss(count: int, coins: torch.Generator, like: Records) -> Tensor:
 
 
 def _outcomes(succeeded: Tensor) -> Comparison:
-    """A comparison of which only the outcome is known."""
+    """A comparison with outcomes only, without errors."""
     column = succeeded.unsqueeze(1)
     return Comparison(torch.full(column.shape, torch.nan), column, column)
 

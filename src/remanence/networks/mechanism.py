@@ -1,4 +1,4 @@
-"""A user's own training function, one model at a time; and what an API returns of a trained model."""
+"""A user's own training function, one model at a time; and the outputs of a trained model behind an API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remanence.training.own import call_own, name_of, shown_as, train_each
 Train = Callable[[Records, int], Mapping[str, Tensor]]
 Ask = Callable[[Mapping[str, Tensor], Records], Tensor]
 ANSWERS = "logits", "probabilities", "top", "label"
-_MOST_DECIMALS = 15  # a double has no more
+_MOST_DECIMALS = 15  # the precision of a double
 
 
 @final
@@ -35,7 +35,7 @@ class Looped(Mechanism[Release]):
 
     @property
     def releases(self) -> type[Release]:
-        """The type of what the adversary sees."""
+        """The type of release that the adversary sees."""
         return self.release_type
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Release:
@@ -52,7 +52,7 @@ class Looped(Mechanism[Release]):
         return self.release_type({name: torch.stack([part[name] for part in parts]) for name in parts[0]})
 
     def answer(self, release: Release, records: Records) -> Tensor:
-        """Ask the models one after the other."""
+        """Query the models one at a time."""
         ask, logits = self.require_ask(), []
         for trial in range(len(release)):
             found = call_own(ask, {name: tensor[trial] for name, tensor in release.tensors.items()}, records)
@@ -67,11 +67,11 @@ class Looped(Mechanism[Release]):
         return torch.stack(logits)
 
     def check_probes(self, probes: Records, targets: Records | None = None) -> None:
-        """Refuse to be asked without a function that asks."""
+        """Refuse queries if no `ask` function was given."""
         self.require_ask()
 
     def require_ask(self) -> Ask:
-        """The function that asks a model, where there is one."""
+        """The function that queries a model; refuse if there is none."""
         if self.ask is None:
             raise InputError(
                 "This training function's models cannot be queried.",
@@ -99,7 +99,7 @@ def looped(
     >>> looped(mean).release(known, targets, torch.Generator())["mean"][0]
     tensor([1., 1.])
 
-    Where only answers are published, `ask(tensors, probes)` gives the logits of one trained model, `(probes, classes)`,
+    If only outputs are published, `ask(tensors, probes)` gives the logits of one trained model, `(probes, classes)`,
     and `Queried` releases them as the API does.
 
     >>> from remanence import Queried
@@ -110,7 +110,7 @@ def looped(
     >>> api.release(known, targets, torch.Generator())["answers"][0]
     tensor([[0.7300, 0.2700]])
 
-    A function that returns a model's answers in place of its weights needs no `ask`, but `releases=Logits`.
+    A function that returns a model's outputs instead of its weights needs `releases=Logits` and no `ask`.
     """
     return Looped(train, releases, processes, ask)
 
@@ -124,14 +124,13 @@ def _is_logits(found: object, records: int, classes: int | None) -> bool:
 @final
 @dataclass(frozen=True)
 class Queried(Mechanism[Logits]):
-    """Trains as another mechanism does, and releases only answers to `probes` (Balle et al. 2022, §VI-C).
+    """Trains like another mechanism, and releases only its outputs on `probes` (Balle et al. 2022, §VI-C).
 
-    `answers` are the "logits", the "probabilities", the "top" ones: the `top` most probable classes with their
-    probabilities, the rest withheld; or the "label" alone: which class comes first. Numbers are rounded to
-    `decimals`; None leaves them as they are, and rounds those of "top" to two. A top answer says which classes were
-    returned (`returned`) beside the probabilities (`answers`), of which a small one may be rounded to 0.
-
-    A training function of your own can be asked too: `looped(train, ask=...)`.
+    `answers` is "logits", "probabilities", "top" (the `top` most probable classes with their probabilities, the
+    rest withheld) or "label" (the most probable class alone). Numbers are rounded to `decimals`; None means no
+    rounding, except that "top" is then rounded to two. A top answer gives the returned classes (`returned`) along
+    with the probabilities (`answers`), since a small probability may be rounded to 0.
+    Your own training function can be queried too: `looped(train, ask=...)`.
     """
 
     mechanism: Mechanism[Release]
@@ -159,12 +158,12 @@ class Queried(Mechanism[Logits]):
         self.mechanism.check_probes(probes)
 
     def _unlabelled(self) -> Records:
-        """The probes as a model sees them; their labels are not needed."""
+        """The probes without labels, which a model does not need."""
         return Records(self.probes.features, torch.zeros(len(self.probes)), embedding=self.probes.embedding)
 
     @property
     def releases(self) -> type[Logits]:
-        """Answers."""
+        """The outputs."""
         return Logits
 
     @property
@@ -181,16 +180,16 @@ class Queried(Mechanism[Logits]):
         return {"training": self.mechanism.name, **self.mechanism.settings(), **shown}
 
     def trials_at_once(self, targets: Records) -> int:
-        """As many as the training takes."""
+        """As many as the inner mechanism allows."""
         return self.mechanism.trials_at_once(targets)
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Logits:
-        """Train, ask, and forget the model."""
+        """Train, query, and discard the model."""
         self.mechanism.check_probes(self.probes, targets)
         return self.ask(self.mechanism.release(known_data, targets, generator))
 
     def ask(self, trained: Release) -> Logits:
-        """What trained models answer."""
+        """The outputs of trained models."""
         device = next(iter(trained.tensors.values())).device
         logits = self.mechanism.answer(trained, self._unlabelled().to(device))
         if self.answers == "logits":

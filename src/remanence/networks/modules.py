@@ -18,15 +18,15 @@ from remanence.core.exceptions import InputError
 from remanence.core.records import Records, concatenate
 from remanence.training.perceptron import Network
 
-_AT_ONCE = 64  # models that are asked together
-_CPU_NUMBERS, _GPU_NUMBERS = 2**25, 2**29  # of gradients that are written down at once
-_COMPARED = 16  # records of a batch, at least, that show whether a module mixes them
+_AT_ONCE = 64  # models queried together
+_CPU_NUMBERS, _GPU_NUMBERS = 2**25, 2**29  # of per-record gradients in memory at once
+_COMPARED = 16  # at least this many records of a batch are compared to see whether a module mixes them
 _LOOPED = "looped(train), which trains one model after the other"
 _INSTEAD = f"GroupNorm or LayerNorm; module.eval() for layers that you train in that mode; or {_LOOPED}"
 
 
 def _cannot_train(layer: nn.Module) -> str:
-    """Why a layer, in the mode that it is in, cannot be trained record by record; nothing if it can."""
+    """Why a layer, in its current mode, cannot be trained record by record; empty if it can."""
     if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None):
         return "it mixes the records of a batch"
     if (
@@ -46,7 +46,7 @@ def _cannot_train(layer: nn.Module) -> str:
 
 
 def _logits_of(answer: object) -> Tensor:
-    """The logits in what a module answers with."""
+    """The logits in a module's output."""
     if isinstance(answer, Mapping):
         answer = answer.get("logits", answer)
     elif isinstance(answer, tuple) and answer:
@@ -67,7 +67,7 @@ def _logits_of(answer: object) -> Tensor:
 
 
 def _losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of each record; of a single output, that of a logistic unit."""
+    """The cross-entropy of each record; with a single output, that of a logistic unit."""
     if logits.shape[-1] == 1:
         return binary_cross_entropy_with_logits(logits.squeeze(-1), labels.to(logits), reduction="none")
     return cross_entropy(logits, labels, reduction="none")
@@ -78,11 +78,11 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
 class AnyModule(Network):
     """Any `nn.Module` that maps a batch of inputs to logits, through `torch.func`.
 
-    It is general, and slower where gradients are clipped: then every record's own is written down. It is trained as
-    PyTorch would train it, by cross-entropy or, with a single output, BCEWithLogitsLoss, in the mode that each of its
-    layers is in: parameters that ask for no gradient stay as they are, and so do buffers. Logits may come in a dict or
-    an object under `logits`, or first in a tuple. Layers that PyTorch would not train record by record, or not alike
-    every time, are refused by their names. Before every training one step is compared with a plain PyTorch loop's: a
+    General, but slower if gradients are clipped, because every record's gradient is materialised. It is trained as
+    in PyTorch, by cross-entropy or, with a single output, BCEWithLogitsLoss, with each layer in its current mode.
+    Parameters that require no gradient stay fixed, and so do buffers. Logits may be the `logits` entry of a dict or
+    an object, or the first element of a tuple. Layers that cannot be trained record by record, or are random, are
+    refused by name. Before every training one step is compared with that of a plain PyTorch loop: a
     module that mixes the records of a batch is trained by such a loop, and never by DP-SGD.
     """
 
@@ -124,7 +124,7 @@ class AnyModule(Network):
         return {name: each for name, each in self.module.named_parameters() if each.requires_grad}
 
     def check(self, records: Records) -> None:
-        """Refuse records that the module cannot read in its own words, and labels that it has no class for."""
+        """Refuse records that the module rejects, with its own error message, and labels outside its classes."""
         one = Records(records.features.flatten(0, 1)[:1], records.labels.flatten()[:1])
         module = copy.deepcopy(self.module).to(one.features.device)
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
@@ -148,10 +148,10 @@ class AnyModule(Network):
         super().check(records)
 
     def mixes(self, known_data: Records | None, targets: Records, size: int) -> bool:
-        """Whether a step that is computed record by record differs from the step of a plain PyTorch loop.
+        """Whether a step computed record by record differs from the step of a plain PyTorch loop.
 
-        That is so where a module centres the records of a batch, or attends from one to another. A module may do it in
-        large batches only, so a step of this `size` is compared, as far as memory allows.
+        It does if a module normalises over a batch, or attends from one record to another. A module may do so only in
+        large batches, so a step of this `size` is compared, as far as memory allows.
         """
         room = max(_COMPARED, _CPU_NUMBERS // max(1, self.numbers_per_record(targets)))
         parts = [targets[0]] if known_data is None else [targets[0], known_data[:size]]
@@ -159,16 +159,16 @@ class AnyModule(Network):
         if len(batch) < 2:
             return False
         module = copy.deepcopy(self.module).to(batch.features.device)
-        try:  # in double precision, where rounding hides nothing
+        try:  # in double precision, so that rounding hides no difference
             plain, summed = AnyModule(copy.deepcopy(module).double())._both_ways(batch)
             allowed = 1e-6
-        except RuntimeError:  # a module that insists on its own precision
+        except RuntimeError:  # a module with a fixed precision
             (plain, summed), allowed = AnyModule(module)._both_ways(batch), 1e-3
-        # The spread of a single record, for example, is NaN: that does not agree either.
+        # NaN, such as the standard deviation of a single record, counts as a difference too.
         return not bool((plain - summed).norm() <= allowed * plain.norm())
 
     def _both_ways(self, batch: Records) -> tuple[Tensor, Tensor]:
-        """The gradient of a batch by autograd, and as the sum of the gradients that its records have alone."""
+        """The gradient of a batch by autograd, and the sum of its records' individual gradients."""
         parameters = list(self.trained.values())
         flat = parameters_to_vector(parameters).detach()[None]
         batch = Records(batch.features.to(flat.dtype), batch.labels)
@@ -177,11 +177,11 @@ class AnyModule(Network):
         plain = torch.cat([each.flatten() for each in found])
         try:
             return plain, self._sum_of_clipped(flat, batch[None], None, None)[0]
-        except (RuntimeError, ValueError, IndexError):  # it cannot do without the rest of the batch
+        except (RuntimeError, ValueError, IndexError):  # it needs the rest of the batch
             return plain, torch.full_like(plain, torch.inf)
 
     def unreadable(self, records: Records, error: Exception) -> InputError:
-        """It answers alone, so that it is the many at once that PyTorch cannot do."""
+        """The error for a module that runs on its own but not under `vmap`."""
         if "random operation" in str(error):
             return InputError(
                 "The module draws random numbers in a forward pass.",
@@ -198,15 +198,15 @@ class AnyModule(Network):
 
     @property
     def numbers(self) -> int:
-        """All parameters that are trained."""
+        """The number of trained parameters."""
         return sum(parameter.numel() for parameter in self.trained.values())
 
     def numbers_per_record(self, records: Records) -> int:
-        """What comes out of each layer."""
+        """The outputs of all layers."""
         seen: list[int] = []
 
         def count(_: nn.Module, __: object, found: object) -> None:
-            parts = found if isinstance(found, tuple) else (found,)  # recurrent layers give out several
+            parts = found if isinstance(found, tuple) else (found,)  # recurrent layers return several
             seen.extend(part.numel() for part in parts if isinstance(part, Tensor))
 
         leaves = [layer for layer in self.module.modules() if not list(layer.children())]
@@ -221,7 +221,7 @@ class AnyModule(Network):
 
     @property
     def own_start(self) -> bool:
-        """A public checkpoint."""
+        """True: the module's parameters are a public checkpoint."""
         return True
 
     def initial(self, trials: int, generator: torch.Generator) -> Tensor:
@@ -241,7 +241,7 @@ class AnyModule(Network):
 
         counted = torch.ones_like(records.labels, dtype=parameters.dtype) if mask is None else mask
         given = records.features.to(parameters.dtype), records.labels.long(), counted
-        shared = [len(values) == 1 for values in given]  # what all trials have in common is not repeated
+        shared = [len(values) == 1 for values in given]  # tensors shared by all trials are not repeated
         values = [each[0] if one else each for each, one in zip(given, shared, strict=True)]
         over_trials = vmap(grad(loss), in_dims=(0, *(None if one else 0 for one in shared)))
         return over_trials(parameters.detach(), *values)
@@ -249,7 +249,7 @@ class AnyModule(Network):
     def projections(
         self, parameters: Tensor, vectors: Tensor, records: Records, *, max_norm: float
     ) -> tuple[Tensor, Tensor]:
-        """Inner products of written-down gradients."""
+        """Inner products of materialised gradients."""
         gradients = self._clipped(parameters, records, max_norm)
         return torch.einsum("trn,tn->tr", gradients, vectors), gradients.norm(dim=-1)
 
@@ -259,23 +259,23 @@ class AnyModule(Network):
         return vmap(self._logits, in_dims=(0, None), chunk_size=_AT_ONCE)(parameters, features)
 
     def _logits(self, flat: Tensor, features: Tensor) -> Tensor:
-        """The module's answers with its parameters taken from a vector."""
+        """The module's logits, with its parameters taken from a vector."""
         named = self.trained
         parts = flat.split([parameter.numel() for parameter in named.values()])
         values = [part.view(old.shape) for part, old in zip(parts, named.values(), strict=True)]
-        # A copy: a first layer may write over its input, which is the data.
+        # A copy: an in-place first layer would overwrite the data.
         given = dict(zip(named, values, strict=True)), (features.clone(),)
         return _logits_of(functional_call(self.module, self._still(flat.device) | given[0], given[1]))
 
     def _still(self, device: torch.device) -> dict[str, Tensor]:
-        """What training leaves alone, where the records are."""
+        """The tensors that training does not change, on the records' device."""
         every = (*self.module.named_parameters(), *self.module.named_buffers())
         return {name: value.to(device) for name, value in every if name not in self.trained}
 
     def _sum_of_clipped(
         self, parameters: Tensor, records: Records, max_norm: float | None, mask: Tensor | None
     ) -> Tensor:
-        """As many gradients at a time as there is room for."""
+        """The sum of clipped gradients, as many at a time as fit into memory."""
         trials, count = len(parameters), records.batch_shape[1]
         room = max(1, (_GPU_NUMBERS if parameters.is_cuda else _CPU_NUMBERS) // self.numbers)
         together, rows = min(trials, room), max(1, room // trials)

@@ -1,1 +1,1 @@
-"""Balle's RecoNN and shadow farms: what networks and heads share."""
+"""Balle's RecoNN and shadow farms, shared by networks and heads."""

@@ -1,8 +1,8 @@
-"""The attack that learns to invert training: a network from releases to records, taught by shadow models.
+"""The attack that learns to invert training: a network from releases to records, trained on shadow models.
 
-One engine, two adversaries. Informed (Balle et al. 2022, §IV): shadows are trained on the known records and one
+It serves two adversaries. Informed (Balle et al. 2022, §IV): shadows are trained on the known records and one
 record of the adversary's own. Weak (Maciazek and Allison 2025): shadows are trained on sets of the adversary's own
-records, and the network draws one record of each class that it is asked for.
+records, and the network reconstructs one record of each requested class.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ from remanence.reconstructor.shadows import ShadowFarm, Shadows, batches, split
 from remanence.scale.fingerprints import fingerprint, versions
 from remanence.scale.run import IN_PROCESS, Run
 
-_STORED = 2000  # shadows that are trained by default where training is slow
-_FIRST = 4000  # shadows that say what a network draws before it learns
-_STATISTICS = 2000  # shadows that the reader's units are taken from
-_STRANGERS = 4  # other sets that each reconstruction of a batch is compared with
+_STORED = 2000  # default number of shadows if training is slow
+_FIRST = 4000  # shadows to fit the linear reader that a network starts from
+_STATISTICS = 2000  # shadows for the reader's standardisation
+_STRANGERS = 4  # other sets to compare each reconstruction of a batch with
 
 
 @final
 @dataclass(frozen=True)
 class Reconstructor(Attack[Release]):
-    """A network that reads a release and draws the record, or one record for each class.
+    """A network that reads a release and reconstructs the record, or one record for each class.
 
-    `mode` "strong" reads a linear head with its symmetry and trains with a schedule and averaged weights;
-    "paper" reads the flattened, standardised numbers and trains as the papers did. `shadows` is how many are
-    trained once and kept; None streams fresh ones that are never seen twice, where they train faster than the
-    network learns (linear heads), and keeps 2,000 else. `width` is the paper's S for pictures, and the size of
-    the hidden layers otherwise. Not `conditional`, it draws one record of a set, whichever class that has,
-    instead of one for each class. `separation` is the weight of a second aim in strong mode, where a class is asked
-    for: as many true positives as possible where one stranger in a hundred passes, so that an uncertain reconstruction
-    does not resemble every record. None is 0.1 for one record of each class; 0 for several, where fewer come within a
-    loose threshold, which is what a verdict counts; 0 for changed copies of records, which are not strangers.
+    `mode` "strong" exploits the symmetry of a linear head and trains with a schedule and averaged weights;
+    "paper" reads the flattened, standardised numbers and trains as in the papers. `shadows` is how many are
+    trained once and kept. None streams fresh ones, each seen once, if they train faster than the
+    network learns (linear heads), and otherwise keeps 2,000. `width` is the paper's S for pictures, and the size of
+    the hidden layers otherwise. Unless `conditional`, it reconstructs one record of a set, of whichever class,
+    instead of one for each class. `separation` is the weight of a second objective in strong mode with classes:
+    the true positive rate at a false positive rate of 1 %, so that an uncertain reconstruction
+    does not resemble every record. None means 0.1 for one record of each class; 0 for several, because fewer would
+    come within a loose threshold, which the verdict counts; and 0 for augmented copies, which are not strangers.
     `perceptual` is a network whose features should agree too. With a `checkpoint` file, or in a run folder, learning
-    goes on after a kill. `watch` is told step, error and rate.
+    resumes after an interruption. `watch` is called with step, error and rate.
     """
 
     mode: str = "strong"
     steps: int = 600
     batch: int = 128
-    width: int = 0  # 0: chosen by the size of the record
+    width: int = 0  # 0: chosen from the size of the record
     shadows: int | None = None
     learning_rate: float | None = None
     perceptual: nn.Module | None = None
@@ -94,7 +94,7 @@ class Reconstructor(Attack[Release]):
         if self.separation is not None:
             number("separation", self.separation, least=0)
         if self.checkpoint is not None:
-            object.__setattr__(self, "checkpoint", Path(self.checkpoint))  # a name will do
+            object.__setattr__(self, "checkpoint", Path(self.checkpoint))  # a string is accepted
             if not self.checkpoint.parent.is_dir():
                 raise InputError(
                     "The checkpoint cannot be written.",
@@ -104,7 +104,7 @@ class Reconstructor(Attack[Release]):
                 )
 
     def check(self, knowledge: Knowledge) -> None:
-        """Releases of the same shape each time, and records to train shadows on."""
+        """Require releases of a fixed shape, and records to train shadows on."""
         readable = issubclass(knowledge.mechanism.releases, Weights | Logits | Gradient)
         if not readable or not isinstance(knowledge.prior, EmpiricalPrior | StratifiedPrior):
             raise self.refusal(
@@ -121,7 +121,7 @@ class Reconstructor(Attack[Release]):
     def prepare_on(
         self, run: Run, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Release], Reconstruction]:
-        """Train shadows as units of a run, whose folder keeps what is learnt."""
+        """Train shadows as units of a run, whose folder stores the learning progress."""
         return self.learn(knowledge, generator, run=run)
 
     def learn(
@@ -133,7 +133,7 @@ class Reconstructor(Attack[Release]):
         *,
         held_out: HeldOut | None = None,
     ) -> Callable[[Release], Reconstruction]:
-        """The same, from shadows that were trained already, and `held_out` ones to watch the learning by."""
+        """Like `prepare_on`, from trained shadows, with `held_out` ones for validation."""
         self.check(knowledge)
         ours, aside = split(knowledge) if held_out is None else (knowledge, knowledge)
         farm, stored, belongs_to = ShadowFarm(ours, generator), shadows, ""
@@ -159,20 +159,20 @@ class Reconstructor(Attack[Release]):
                 return Reconstruction(Records(drawn, unknown))
             labels = asked.classes.expand(len(release), -1)
             records = Records(drawn, labels)
-            # Errors divided by these are a better test of membership than the errors themselves.
+            # Errors relative to these are a better test of membership than the errors themselves.
             public = public_errors(records, asked.records)
             return Reconstruction(records, diagnostics={"class": labels.clone(), "public_error": public})
 
         return reconstruct
 
     def _asked(self, knowledge: Knowledge) -> int:
-        """How many records are drawn from one release."""
+        """How many records are reconstructed from one release."""
         if self.conditional and isinstance(knowledge.prior, StratifiedPrior):
             return len(knowledge.prior.classes)
         return 1
 
     def _streams(self, knowledge: Knowledge) -> bool:
-        """What trains faster than a network learns is streamed; anything else is trained once and kept."""
+        """Whether shadows are streamed, because they train faster than a network learns, or trained once and kept."""
         mechanism = knowledge.mechanism
         return isinstance(mechanism, Readable) and mechanism.streams and self.shadows is None
 
@@ -196,7 +196,7 @@ class Reconstructor(Attack[Release]):
         stream = batches(farm, stored, self.batch, network.prepare)
         prepared = network.prepare(trial.tensors)
         separation = self._separation(farm.knowledge, network)
-        unit = network.decoder.unit  # a rate is added to errors, and a softmin has a sharpness: pure numbers
+        unit = network.decoder.unit  # makes errors dimensionless, for the sum with a rate and the softmin
 
         def draw() -> list[Tensor]:
             shadows = next(stream)
@@ -227,7 +227,7 @@ class Reconstructor(Attack[Release]):
             scheduled=self.mode == "strong",
             **keep,
             from_start=network.start is not None,
-            capture=self.perceptual is None,  # a user's network may wait for the device
+            capture=self.perceptual is None,  # a user's network may synchronise with the device
         )
 
         def worth(error: float, rate: float) -> float:  # as in the loss, a higher rate may cost some error
@@ -242,16 +242,16 @@ class Reconstructor(Attack[Release]):
         learnt = learner.fit(network, draw, loss, quality)
         if start is None or network.start is not None:
             return learnt
-        reading = built(start).eval()  # it draws what the linear reader does
+        reading = built(start).eval()  # its output equals the linear reader's
         read = worth(*trial.quality(reading, reading.prepare(trial.tensors)))
         return reading if read > worth(*trial.quality(learnt, prepared)) else learnt
 
     def _alone(self, knowledge: Knowledge) -> bool:
-        """Whether each class has one record. A mean of several is a bad start: a network does better without it."""
+        """Whether each class has one record. The mean of several is a bad start: a network does better without it."""
         return isinstance(knowledge.prior, StratifiedPrior) and knowledge.prior.places.shape[1] == 1
 
     def _separation(self, knowledge: Knowledge, network: ReconstructorNetwork) -> float:
-        """The weight of the second aim for this network."""
+        """The weight of the second objective for this network."""
         prior = knowledge.prior
         if self.mode == "paper" or network.places is None or not isinstance(prior, StratifiedPrior):
             return 0.0
@@ -260,7 +260,7 @@ class Reconstructor(Attack[Release]):
         return self.separation
 
     def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator, shadows: Shadows | None) -> str:
-        """What a checkpoint belongs to: this reconstructor, training, records, draws, kind of device, and code."""
+        """The key of a checkpoint: reconstructor, training, records, random draws, device type and code."""
         given = None if shadows is None else (dict(shadows.tensors), shadows.targets)
         return fingerprint(self, knowledge, generator, generator.device.type, given, versions())
 
@@ -280,7 +280,7 @@ def build_network(
     sample: Shadows,
     start: Callable[[Tensors], Tensor] | None = None,
 ) -> ReconstructorNetwork:
-    """An untrained network whose reader takes its units from some shadows; with a `start` it draws that at first."""
+    """An untrained network whose reader is standardised on some shadows; with a `start`, its initial output is that."""
     prior, mechanism = knowledge.prior, knowledge.mechanism
     assert isinstance(prior, EmpiricalPrior | StratifiedPrior)
     places = None
@@ -294,7 +294,7 @@ def build_network(
         reader = FlatReader(sample.tensors, classes)
     pool = prior.records
     rate = 1e-3 if strong else 2e-4
-    # Balle et al. 2022 draw MNIST with a perceptron, and coloured pictures with convolutions.
+    # Balle et al. 2022 reconstruct MNIST with a perceptron, and colour pictures with convolutions.
     grey = isinstance(prior, EmpiricalPrior) and len(pool.example_shape) < 3
     if grey or not draws_pictures(pool.example_shape):
         small = not draws_pictures(pool.example_shape)

@@ -1,4 +1,4 @@
-"""Networks that draw a record from a vector: perceptrons for small ones, residual convolutions for pictures."""
+"""Networks that generate a record from a vector: perceptrons for small ones, residual convolutions for pictures."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from remanence.core.records import Records
 
-_FAR = 50.0  # the logarithm of an error that nothing has
-_STEEPEST = 20.0  # targets for one stranger: more means a batch with almost no close strangers
+_FAR = 50.0  # the logarithm of an impossibly large error
+_STEEPEST = 20.0  # targets per stranger: more means a batch with almost no close strangers
 
 
 class Decoder(nn.Module):
-    """A trunk and the units of the records: pictures stay within the range of their pixels.
+    """A trunk and the scale of the records: pictures stay within the range of their pixels.
 
-    By a tanh in the papers' networks; `clamped` ones are free to leave the range while they learn, which is quicker.
+    The papers' networks use a tanh; `clamped` ones may leave the range during training, which is faster.
     """
 
     offset: Tensor
@@ -39,11 +39,11 @@ class Decoder(nn.Module):
 
     @property
     def unit(self) -> float:
-        """The size of what is drawn: half the range of pixels, or the spread of other features."""
+        """The scale of the output: half the range of pixels, or the spread of other features."""
         return max(float(self.scale.square().mean().sqrt()), 1e-12)
 
     def forward(self, values: Tensor, start: Tensor | None = None) -> Tensor:
-        """Records `(trials, *example)`; with a `start`, what is added to that."""
+        """Records `(trials, *example)`; with a `start`, the output is added to it."""
         drawn = self.trunk(values).float().reshape(len(values), *self.shape)
         if start is not None:
             drawn = drawn + (start - self.offset) / self.scale
@@ -54,7 +54,7 @@ class Decoder(nn.Module):
         return self.offset + self.scale * drawn
 
     def silence(self) -> Decoder:
-        """Draw nothing, before it has learnt to: what it is added to comes out as it is."""
+        """Initialise the output to zero, so that a `start` is returned unchanged before training."""
         last = [part for part in self.trunk.modules() if isinstance(part, nn.Linear | nn.Conv2d)][-1]
         nn.init.zeros_(last.weight)
         if last.bias is not None:
@@ -110,7 +110,7 @@ class _Dense(nn.Module):
 
 
 class _Residual(nn.Module):
-    """Figure 10 of the paper: normalise, double the side, two convolutions, and a bypass."""
+    """Figure 10 of the paper: normalise, double the side, two convolutions, and a skip connection."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class _Residual(nn.Module):
 
 
 class _Crop(nn.Module):
-    """The middle of a picture that came out a little larger."""
+    """Crop the centre of a slightly larger output."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
@@ -173,11 +173,11 @@ def softmin_loss(drawn: Tensor, candidates: Tensor, sharpness: float = 100.0) ->
 def separation_loss(
     drawn: Tensor, own: Tensor, strangers: Tensor, *, fpr: float = 0.01, softness: float = 0.2
 ) -> Tensor:
-    """Its gradient is minus that of the true positive rate at a false positive rate, with both rates smoothed.
+    """A loss whose gradient is minus that of the smoothed true positive rate at a smoothed false positive rate.
 
-    `own` are the records `(trials, candidates, *example)` that may be meant, `strangers` those of other sets,
+    `own` are the candidate records `(trials, candidates, *example)`, `strangers` those of other sets,
     `(others, trials, candidates, *example)`. The threshold is where strangers pass at the rate `fpr`. It moves as
-    errors move: the strangers' weight is how many targets pass for each stranger when it does. Sets that share a
+    errors move: the strangers' weight is the number of targets that then pass per stranger. Sets that share a
     record are not strangers.
     """
     inner = 1 - drawn.ndim  # the first dimension of an example, from the end
@@ -188,13 +188,13 @@ def separation_loss(
         )
 
     ours, theirs = own.flatten(inner), strangers.flatten(inner)
-    # The same record has the same product with a vector that knows nothing of records, up to rounding.
+    # Equal records have the same product with a random vector, up to rounding.
     vector = torch.arange(1, ours.shape[-1] + 1, device=own.device, dtype=own.dtype).square().cos()
     marks, other_marks = ((records * vector).sum(-1) for records in (ours, theirs))
     apart = marks.unsqueeze(-1) - other_marks.unsqueeze(-2)
     shared = (apart.abs() <= 1e-6 * ours.abs().sum(-1, keepdim=True)).flatten(-2).any(-1)
     targets, others = logs(own), logs(strangers).masked_fill(shared, _FAR).flatten()
-    count = (~shared).sum().clamp(min=1)  # stays on its device: a CUDA graph cannot wait for a number
+    count = (~shared).sum().clamp(min=1)  # stays on its device: a CUDA graph cannot synchronise
     threshold = others.detach().sort().values.gather(0, (fpr * count).long().unsqueeze(0))
     passed, wrongly = (((threshold - each) / softness).sigmoid() for each in (targets, others))
     density = (passed * (1 - passed)).mean().detach()

@@ -23,24 +23,24 @@ from remanence.scale.reading import UnusableFileError, parse_state
 
 Model = TypeVar("Model", bound=nn.Module)
 _AVERAGING = 0.999
-_LOOKS = 20  # how often held-out shadows are looked at
-_PATIENCE = 8  # looks without progress before learning stops
-_WARM = 3  # steps before a graph is captured, which must not meet anything that happens once
+_LOOKS = 20  # number of evaluations on held-out shadows
+_PATIENCE = 8  # evaluations without progress before learning stops
+_WARM = 3  # steps before a graph is captured, so that one-time initialisation is over
 
 Batch = Sequence[Tensor]
 
 
 @dataclass(frozen=True)
 class Learner:
-    """How a network is trained. Not scheduled: Adam at a fixed rate, as in Maciazek and Allison 2025."""
+    """How a network is trained. Without a schedule: Adam at a fixed rate, as in Maciazek and Allison 2025."""
 
     steps: int
     learning_rate: float
     scheduled: bool = True
     checkpoint: Path | None = None
-    fingerprint: str = ""  # a checkpoint with another one is refused
-    from_start: bool = False  # whether the untrained network is worth a look, as the least that is reached
-    capture: bool = True  # a step as one CUDA graph, on a GPU: nothing in the loss may wait for it
+    fingerprint: str = ""  # a checkpoint with a different one is refused
+    from_start: bool = False  # whether to evaluate the untrained network too, as a minimum
+    capture: bool = True  # run a step as one CUDA graph on a GPU: the loss must not synchronise
 
     def fit(
         self,
@@ -49,12 +49,12 @@ class Learner:
         loss: Callable[[nn.Module, Batch], Tensor],
         quality: Callable[[Model, int], tuple[float, str]],
     ) -> Model:
-        """The averaged network at the look where held-out shadows came out best (a higher quality is better).
+        """The averaged network at the evaluation with the best held-out quality (higher is better).
 
-        `quality` is told the step, and says something for a person too.
+        `quality` gets the step, and also returns a message for the user.
 
-        `draw` makes all random choices of a step, and `loss` none: learning that goes on from a checkpoint draws
-        what it has seen once more, and ends with the same bits as if it had never been interrupted.
+        `draw` makes all random choices of a step, and `loss` none: learning resumed from a checkpoint repeats
+        the earlier draws, and its result is bitwise identical to that of an uninterrupted run.
         """
         for parameter in network.parameters():
             if parameter.ndim == 4:  # convolutions are several times faster this way on a GPU
@@ -152,7 +152,7 @@ class Learner:
 
 
 def _moving(average: nn.Module, network: nn.Module) -> Callable[[float], None]:
-    """Moves the running average of the weights; counts and normalisation statistics are taken as they are."""
+    """Updates the running average of the weights; counters and normalisation statistics are copied."""
     own, new = (tuple(each.parameters()) for each in (average, network))
     buffers, new_buffers = (list(each.buffers()) for each in (average, network))
 
@@ -166,7 +166,7 @@ def _moving(average: nn.Module, network: nn.Module) -> Callable[[float], None]:
 
 
 class _Graph:
-    """A step as one CUDA graph: the kernels of a small network run faster than they are launched one by one."""
+    """A step as one CUDA graph: the kernels of a small network run faster than they can be launched one by one."""
 
     def __init__(self, step: Callable[[Batch], None]) -> None:
         self.step, self.seen, self.graph = step, 0, None
@@ -182,7 +182,7 @@ class _Graph:
             now, aside = torch.cuda.current_stream(), torch.cuda.Stream()
             aside.wait_stream(now)
             with torch.cuda.stream(aside), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message=".*capturable=True.*")  # for the steps that come
+                warnings.filterwarnings("ignore", message=".*capturable=True.*")  # for the following steps
                 self.step(batch)
             now.wait_stream(aside)
             return

@@ -1,4 +1,4 @@
-"""The network that draws records from releases, and the held-out shadows that show how it learns."""
+"""The network that reconstructs records from releases, and the held-out shadows that validate it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from remanence.reconstructor.decoders import Decoder
 from remanence.reconstructor.readers import Reader, Tensors
 from remanence.reconstructor.shadows import finite_trials
 
-_HELD_OUT = 500  # shadows that show how learning goes, fewer where many classes are asked for
-_DRAWN = 2500  # pictures that each of these looks draws, about
-_AT_ONCE = 1024  # releases that are read together
-_TOGETHER = 4096  # records that a GPU draws at once, where launches cost more than memory
+_HELD_OUT = 500  # shadows for validation; fewer if there are many classes
+_DRAWN = 2500  # approximate number of reconstructions per evaluation
+_AT_ONCE = 1024  # releases read together
+_TOGETHER = 4096  # records that a GPU reconstructs at once, where launches cost more than memory
 _START = "start"
 _COMPARED = 50  # held-out shadows whose reconstructions are compared with their records at once
-_NUMBERS = 2**27  # and of how many numbers on a GPU
+_NUMBERS = 2**27  # the same limit in numbers, on a GPU
 
 
 class ReconstructorNetwork(nn.Module):
-    """A reader, a decoder, and where in a set the records of each class stand (None: nothing is asked for).
+    """A reader, a decoder, and the indices of each class's records within a set (None: not conditional).
 
-    With a `start`, which draws a record of each class from a release, the network learns what to add to it.
+    With a `start`, which reconstructs a record of each class from a release, the network learns the residual.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class ReconstructorNetwork(nn.Module):
         self.start = start
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """What the reader prepares, and the pictures that the network starts from."""
+        """The reader's precomputed tensors, and the records that the network starts from."""
         prepared = self.reader.prepare(tensors)
         return prepared if self.start is None else {**prepared, _START: self.start(tensors)}
 
     def forward(self, tensors: Tensors, asked: Tensor | None) -> Tensor:
-        """A record for every release, `(trials, *example)`, from what was prepared."""
+        """A record for every release, `(trials, *example)`, from the prepared tensors."""
         tensors = dict(tensors)
         first = tensors.pop(_START, None)  # (trials, classes, *example)
         if asked is None:
@@ -57,9 +57,9 @@ class ReconstructorNetwork(nn.Module):
         return self.decoder(self.reader(tensors, asked), None if first is None else first[rows, asked])
 
     def candidates(self, features: Tensor, asked: Tensor, of: int = 0) -> Tensor:
-        """The records of the asked classes in sets `(trials, set, *example)`: `(trials, of the class, *example)`.
+        """The records of the requested classes in sets `(trials, set, *example)`: `(trials, of the class, *example)`.
 
-        They come from the set that stands `of` places before, cyclically.
+        They come from the set `of` positions earlier, cyclically.
         """
         assert self.places is not None
         rows = torch.arange(len(asked), device=asked.device)[:, None]
@@ -82,7 +82,7 @@ class ReconstructorNetwork(nn.Module):
         return torch.cat(parts)
 
     def _drawn(self, block: Tensors, asked: Tensor, size: int) -> Tensor:
-        """What is asked for, from each of `size` releases, `(size, asked, *example)`."""
+        """The requested records from each of `size` releases, `(size, asked, *example)`."""
         times = len(asked)
         if times > 1:
             block = {name: tensor.repeat_interleave(times, 0) for name, tensor in block.items()}
@@ -91,7 +91,7 @@ class ReconstructorNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Shadows on records that no network learns from, and as many strangers, to see how learning goes."""
+    """Validation shadows, trained on records that no network learns from, and equally many strangers."""
 
     tensors: Tensors
     targets: Records  # (trials, set)
@@ -99,7 +99,7 @@ class HeldOut:
 
     @classmethod
     def of(cls, knowledge: Knowledge, generator: torch.Generator, asked: int = 1) -> HeldOut:
-        """Train them; `asked` is how many records are drawn from each."""
+        """Train them; `asked` is the number of records reconstructed from each."""
         count = max(_HELD_OUT // 5, min(_HELD_OUT, _DRAWN // asked))
         targets, strangers = knowledge.prior.sample_pair(count, generator, generator)
         chunk = knowledge.mechanism.trials_at_once(targets)
@@ -112,7 +112,7 @@ class HeldOut:
         return cls(release.take(kept).tensors, targets[kept], strangers[kept])
 
     def quality(self, network: ReconstructorNetwork, prepared: Tensors) -> tuple[float, float]:
-        """The mean error of the closest record, and the true positive rate where one stranger in a hundred passes."""
+        """The mean error of the closest record, and the true positive rate at a false positive rate of 1 %."""
         drawn = network.draw(prepared)
 
         def closest(records: Tensor, drawn: Tensor) -> Tensor:
@@ -130,5 +130,5 @@ class HeldOut:
             return torch.cat([closest(*pair) for pair in pairs])
 
         both = torch.stack([errors(each.features) for each in (self.targets, self.strangers)])
-        own, others = both.cpu()  # one wait for the device
+        own, others = both.cpu()  # one synchronisation with the device
         return float(own.mean()), Roc(own.numpy(), others.numpy()).true_positive_rate(0.01)

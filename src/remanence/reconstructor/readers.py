@@ -1,4 +1,4 @@
-"""How a reconstructor network reads a release: as one long vector, or as its mechanism says."""
+"""How a reconstructor network reads a release: as one long vector, or with a reader from its mechanism."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _EPSILON = 1e-8
 
 
 class Reader(nn.Module):
-    """From releases, and the class that is asked for, to the vector that a decoder starts from."""
+    """Maps releases, and the requested class, to the vector that is a decoder's input."""
 
     size: int
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """What is worth computing once for a block of releases, whichever class is asked for later."""
+        """Tensors to precompute once for a block of releases, independent of the requested class."""
         return tensors
 
     @abstractmethod
@@ -35,33 +35,33 @@ class Reader(nn.Module):
 
 @runtime_checkable
 class Readable(Protocol):
-    """A mechanism that says how its releases are read, because their numbers mean more than a long vector shows."""
+    """A mechanism with its own reader, because its releases have more structure than a long vector."""
 
     @property
     def streams(self) -> bool:
-        """Whether models train faster than a network learns, so that no shadow need be seen twice."""
+        """Whether models train faster than a network learns, so that no shadow needs to be seen twice."""
         ...
 
     def reader(
         self, shadows: Tensors, prior: EmpiricalPrior | StratifiedPrior, *, classes: int, strong: bool
     ) -> Reader | None:
-        """What reads them where one of `classes` is asked for (0: none is); None for the flat reader.
+        """The reader for a request of one of `classes` (0: unconditional); None for the flat reader.
 
-        Not `strong`, it reads as the papers did.
+        Unless `strong`, it reads as in the papers.
         """
         ...
 
     def first_drawing(
         self, prior: StratifiedPrior, shadows: Iterable[Shadows], held_out: Shadows
     ) -> Callable[[Tensors], Tensor]:
-        """What a network starts from: a record of each class, `(trials, classes, *example)`."""
+        """The records that a network starts from, one of each class, `(trials, classes, *example)`."""
         ...
 
 
 class FlatReader(Reader):
-    """All numbers of the release, each in standard units over the shadows, and the class as a unit vector.
+    """All numbers of the release, each standardised over the shadows, and the one-hot class.
 
-    Numbers that never change are left out: the adversary knows them.
+    Constant numbers are left out, since they carry no information.
     """
 
     kept: Tensor
@@ -73,7 +73,7 @@ class FlatReader(Reader):
         flat = _flat(shadows).double()
         deviation = flat.std(0)
         kept = (deviation > _EPSILON * flat.abs().amax(0).clamp(min=_EPSILON)).nonzero().squeeze(1)
-        if not len(kept):  # answers that never change; a network has an input all the same
+        if not len(kept):  # all numbers are constant, but a network needs an input
             kept, deviation = kept.new_zeros(1), torch.ones_like(deviation)
         self.register_buffer("kept", kept)
         self.register_buffer("mean", flat.mean(0)[kept].float())
@@ -90,5 +90,5 @@ class FlatReader(Reader):
 
 
 def _flat(tensors: Tensors) -> Tensor:
-    # One more dimension: a single number for each release, such as a counter, has none to flatten.
+    # One more dimension: a scalar per release, such as a counter, has none to flatten.
     return torch.cat([tensor.unsqueeze(-1).flatten(1).float() for tensor in tensors.values()], 1)

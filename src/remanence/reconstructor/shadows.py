@@ -1,4 +1,4 @@
-"""Shadow models: the adversary trains what the victim trained, on records of their own, and knows the answers."""
+"""Shadow models: the adversary repeats the victim's training on their own records, for which the truth is known."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from remanence.scale.progress import note
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import unit_seed
 
-_BATCHES = 16  # in a block of fresh shadows on a GPU: more would wait in its memory, and often for nothing
-_PROBED = 8  # models whose training says how long all will take
+_BATCHES = 16  # per block of fresh shadows on a GPU: more would occupy its memory, often unused
+_PROBED = 8  # models trained to estimate the total time
 _LONG = 60.0  # seconds: shorter work is not announced
 
 
 @dataclass(frozen=True)
 class Shadows:
-    """Releases and the sets that they were trained on; a target's class is asked for where there are several."""
+    """Releases and the sets that they were trained on; with several classes, one is requested per target."""
 
     tensors: Mapping[str, Tensor]  # of the releases
     targets: Records  # (shadows, set)
@@ -37,13 +37,13 @@ class Shadows:
         return len(self.targets)
 
     def take(self, index: Tensor) -> Shadows:
-        """Some of them."""
+        """The shadows at these indices."""
         return Shadows({name: tensor[index] for name, tensor in self.tensors.items()}, self.targets[index])
 
 
 @dataclass(frozen=True)
 class ShadowFarm:
-    """Trains shadow models by the block, as many as are wanted, each on a fresh draw from the prior."""
+    """Trains any number of shadow models in blocks, each on a fresh draw from the prior."""
 
     knowledge: Knowledge
     generator: torch.Generator
@@ -55,7 +55,7 @@ class ShadowFarm:
         return self.knowledge.mechanism.trials_at_once(self.knowledge.prior.sample(1, probe))
 
     def block(self, count: int | None = None, targets: Records | None = None) -> Shadows:
-        """This many shadows on fresh draws, or as many as fit into memory together; or shadows on given sets."""
+        """`count` shadows on fresh draws (default: as many as fit into memory), or shadows on given sets."""
         mechanism = self.knowledge.mechanism
         if targets is None:
             targets = self.knowledge.prior.sample(count or self.at_once, self.generator)
@@ -70,10 +70,10 @@ class ShadowFarm:
             yield self.block(min(most, count - start))
 
     def announce(self, count: int) -> None:
-        """Announce how long this many will take to train, if that is long: timed on a few that are discarded."""
+        """Announce the estimated training time if it is long, timed on a few models that are discarded."""
         probe = torch.Generator(self.generator.device).manual_seed(0)
         few = self.knowledge.prior.sample(min(_PROBED, self.at_once), probe)
-        self.knowledge.release(few[:1], probe)  # what the first of its kind takes longer
+        self.knowledge.release(few[:1], probe)  # warm-up: the first call is slower
         started = perf_counter()
         self.knowledge.release(few, probe)
         seconds = (perf_counter() - started) * count / len(few)
@@ -81,7 +81,7 @@ class ShadowFarm:
             note(f"{count:,} shadow models take about {seconds / 60:.0f} minutes to train here.")
 
     def stored(self, count: int, run: Run = IN_PROCESS) -> Shadows:
-        """A fixed number, trained block by block and kept; single records are used up before one comes twice."""
+        """A fixed number, trained in blocks and kept; every single record is used once before any is repeated."""
         prior, most = self.knowledge.prior, self.at_once
         targets = prior.sample(count, self.generator)
         if isinstance(prior, EmpiricalPrior) and prior.set_size == 1:
@@ -92,7 +92,7 @@ class ShadowFarm:
                 for _ in range(rounds)
             ]
             targets = prior.records[torch.cat(orders)[:count, None].to(prior.records.labels.device)]
-        # Blocks have streams of their own, from where the farm's stands now: they are trained anywhere, in any order.
+        # Each block has its own random stream, derived from the farm's, so they can be trained in any order, anywhere.
         own = fingerprint(self.generator)
         mechanism, known = self.knowledge.mechanism, self.knowledge.known_data
         depends_on = {"mechanism": mechanism, "known_data": known, "targets": targets, "stream": own}
@@ -107,7 +107,7 @@ class ShadowFarm:
 
 
 def finite_trials(release: Release) -> Tensor | slice:
-    """Which models' training came to finite numbers: usually all, and nothing is copied; refuses below one half."""
+    """The models whose training did not diverge: usually all, without a copy; refuse if fewer than half."""
     lost = release.not_finite()
     if not lost.any():
         return slice(None)
@@ -134,9 +134,9 @@ def batches(
     size: int,
     prepare: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]],
 ) -> Iterator[Shadows]:
-    """Endless batches: fresh ones that are never seen again, or the stored ones, reshuffled each time round.
+    """Endless batches: fresh ones, each seen once, or the stored ones, reshuffled every epoch.
 
-    `prepare` is applied to whole blocks. Of the targets a batch has what is drawn, and not what training read.
+    `prepare` is applied to whole blocks. A batch's targets are the records' features, not their embeddings.
     """
 
     def ready(shadows: Shadows) -> Shadows:
@@ -156,7 +156,7 @@ def batches(
 
 
 def split(knowledge: Knowledge) -> tuple[Knowledge, Knowledge]:
-    """The same knowledge with some of the prior's records set aside: one in twenty, one in eight of a few."""
+    """The knowledge with some of the prior's records held out: one in twenty, or one in eight if there are few."""
     prior = knowledge.prior
     assert isinstance(prior, EmpiricalPrior | StratifiedPrior)
     copies = prior.copies if isinstance(prior, StratifiedPrior) else 1
@@ -164,7 +164,7 @@ def split(knowledge: Knowledge) -> tuple[Knowledge, Knowledge]:
     every = 20 if len(originals) >= 5000 else 8
     if isinstance(prior, StratifiedPrior):  # enough for a set of its own, of every class
         every = max(2, min([every, *(size // copies // count for size, count in prior.sizes if count)]))
-    rank = torch.empty_like(originals, dtype=torch.int64)  # every so-manieth of each class
+    rank = torch.empty_like(originals, dtype=torch.int64)  # rank when sorted by class
     rank[originals.argsort(stable=True)] = torch.arange(len(originals), device=rank.device)
     aside = (rank % every == every - 1).repeat(copies)
     ours, theirs = (replace(prior, records=prior.records[mask]) for mask in (~aside, aside))

@@ -1,1 +1,1 @@
-"""Small networks, thousands trained as one batch of tensors: what networks, private and heads share."""
+"""Small networks, thousands trained as one batch of tensors: shared by networks, private and heads."""

@@ -1,4 +1,4 @@
-"""DP-SGD: thousands of runs at once, with everything that the strongest adversary sees."""
+"""DP-SGD: thousands of runs at once, with the full transcript that the strongest adversary sees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GPU_SHARE = 0.4  # of the device's memory, for transcripts
 @final
 @dataclass(frozen=True)
 class DPSGD(Mechanism[Release]):
-    """Differentially private SGD, with Opacus' names.
+    """Differentially private SGD, with Opacus' parameter names.
 
     Each step draws every record with probability `sample_rate` (Poisson), clips its gradient to
     `max_grad_norm`, adds N(0, (noise_multiplier · max_grad_norm)²) to the sum, divides by the expected
@@ -56,11 +56,11 @@ class DPSGD(Mechanism[Release]):
         return Weights if self.final_only else Transcript
 
     def gaussian_noise(self, feature_norm: float | None = None) -> tuple[float, float, int] | None:
-        """As it trains."""
+        """The noise multiplier, sampling rate and steps of the training."""
         return self.noise_multiplier, self.sample_rate, self.steps
 
     def settings(self) -> dict[str, Setting]:
-        """What a report prints about the training."""
+        """The training settings that a report prints."""
         return {
             "network": repr(self.network)[:200],
             "parameters": self.network.numbers,
@@ -76,7 +76,7 @@ class DPSGD(Mechanism[Release]):
         }
 
     def trials_at_once(self, targets: Records) -> int:
-        """A transcript is large; few trials at a time also stay in a CPU's cache."""
+        """Few, because a transcript is large, and to stay within a CPU's cache."""
         device = targets.features.device
         on_gpu = device.type == "cuda"
         budget = int(_GPU_SHARE * gpu_bytes(device)) if on_gpu else _CPU_BYTES
@@ -127,12 +127,12 @@ class DPSGD(Mechanism[Release]):
         return Transcript(history)
 
     def check_probes(self, probes: Records, targets: Records | None = None) -> None:
-        """Refuse what the network cannot read."""
+        """Refuse probes that the network cannot take as input."""
         if targets is None:
             self.network.check(probes[None])
 
     def answer(self, release: Release, records: Records) -> Tensor:
-        """Ask the networks at the end of training."""
+        """Query the networks at the end of training."""
         if self.final_only:
             return self.network.classify(release["parameters"], records[None])
         return super().answer(release, records)

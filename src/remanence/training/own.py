@@ -20,10 +20,10 @@ State = Mapping[str, Tensor]
 def train_each(
     train: Callable[..., State], calls: Iterable[tuple[Any, ...]], *, count: int, processes: int = 1
 ) -> list[dict[str, Tensor]]:
-    """What a function returns for each of `count` calls, in order.
+    """The results of `count` calls to a function, in order.
 
-    Records and tensors are copied: a function may change what it is given. joblib sends a function that lives in a
-    script by value, so that a factory file works too.
+    Records and tensors are copied, because a function may modify its arguments. joblib pickles a function defined in
+    a script by value, so a factory file works too.
     """
     jobs = (delayed(_train_one)(train, given, alone=processes == 1) for given in calls)
     running = Parallel(n_jobs=processes, return_as="generator")(jobs)
@@ -44,7 +44,7 @@ def train_each(
 
 def _train_one(train: Callable[..., State], given: tuple[Any, ...], *, alone: bool) -> dict[str, Tensor]:
     if not alone:
-        torch.set_num_threads(1)  # processes, not threads: several of each would fight for the cores
+        torch.set_num_threads(1)  # processes instead of threads: both would oversubscribe the cores
     tensors = wrong = call_own(train, *given)
     if isinstance(tensors, Mapping) and tensors:
         wrong = {
@@ -53,7 +53,7 @@ def _train_one(train: Callable[..., State], given: tuple[Any, ...], *, alone: bo
             if not (isinstance(name, str) and torch.is_tensor(value))
         }
         if not wrong:
-            # Copies: a function that trains one module again and again returns the same tensors each time.
+            # Copies: a function that retrains one module returns the same tensors each time.
             return {name: tensor.detach().clone() for name, tensor in tensors.items()}
     raise InputError(
         "The training function returned something that is not a release.",
@@ -64,7 +64,7 @@ def _train_one(train: Callable[..., State], given: tuple[Any, ...], *, alone: bo
 
 
 def call_own(function: Callable[..., Any], *given: object) -> Any:
-    """What a user's function returns on copies; what it raises is told as a mistake in that function."""
+    """Call a user's function on copies; an exception is reported as an error in that function."""
     try:
         return function(*map(_copied, given))
     except RemanenceError:
@@ -91,12 +91,12 @@ def _copied(given: object) -> object:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """As a report prints it."""
+    """The function's name, as a report prints it."""
     return getattr(function, "__qualname__", repr(function))
 
 
 def shown_as(value: object) -> str:
-    """A value's type, with the types of what is in it or its shape."""
+    """A value's type, with its shape or the types of its elements."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key!r}: {shown_as(part)}' for key, part in list(value.items())[:5])}}}"
     if isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""Networks as DP-SGD needs them: clipped gradients of many models and many records at once."""
+"""Networks for DP-SGD: clipped gradients of many models and many records at once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu,
     "tanh": torch.tanh,
 }
-# Each from the derivative in what comes out, and what went in; all of them can be differentiated again.
+# Each takes the derivative with respect to the output, and the input; all are differentiable themselves.
 _DERIVATIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "elu": lambda delta, before: torch.ops.aten.elu_backward(delta, 1.0, 1.0, 1.0, False, before),
     "relu": lambda delta, before: torch.ops.aten.threshold_backward(delta, before, 0.0),
     "gelu": lambda delta, before: torch.ops.aten.gelu_backward(delta, before),
     "tanh": lambda delta, before: torch.ops.aten.tanh_backward(delta, before.tanh()),
 }
-_ALIGNED = 8  # numbers: tensor cores read rows of multiples of it
+_ALIGNED = 8  # numbers: tensor cores need rows of a multiple of this length
 
 INITIALISATIONS = "lecun", "he", "glorot", "pytorch"
 
@@ -36,14 +36,14 @@ INITIALISATIONS = "lecun", "he", "glorot", "pytorch"
 class Network(ABC):
     """A classifier whose parameters are one vector per trial, `(trials, numbers)`.
 
-    Records have batch `(1, records)` where all trials share them, or `(trials, records)`. A gradient
+    Records have batch `(1, records)` if all trials share them, else `(trials, records)`. A gradient
     is clipped by scaling it down to a euclidean norm of at most `max_norm`; None leaves it as it is.
-    Results can be differentiated in the records' features, where these ask for a gradient.
+    Results are differentiable with respect to the records' features, if these require a gradient.
     """
 
     @property
     def own_start(self) -> bool:
-        """Whether every model starts from weights that the network brings with it."""
+        """Whether every model starts from the network's own weights."""
         return False
 
     @property
@@ -53,18 +53,18 @@ class Network(ABC):
 
     @abstractmethod
     def numbers_per_record(self, records: Records) -> int:
-        """How many numbers a summed gradient holds for each record and trial while it is computed, about."""
+        """About how many numbers per record and trial computing a summed gradient keeps in memory."""
 
     @abstractmethod
     def classify(self, parameters: Tensor, records: Records) -> Tensor:
-        """The logits of records that all trials share, `(trials, records, classes)`."""
+        """The logits of records shared by all trials, `(trials, records, classes)`."""
 
     def mixes(self, known_data: Records | None, targets: Records, size: int) -> bool:
-        """Whether the gradient of a batch of this size is more than the sum of its records' own gradients."""
+        """Whether the gradient of a batch of this size differs from the sum of its records' own gradients."""
         return False
 
     def check(self, records: Records) -> None:
-        """Refuse records that the network cannot read, or labels that it has no class for."""
+        """Refuse records that the network cannot take as input, or labels outside its classes."""
         one = Records(records.features.flatten(0, 1)[:1], records.labels.flatten()[:1])
         parameters = self.initial(1, torch.Generator()).to(records.features.device)
         try:
@@ -81,7 +81,7 @@ class Network(ABC):
             )
 
     def unreadable(self, records: Records, error: Exception) -> InputError:
-        """Why the network gives no answer, in a sentence."""
+        """The error that explains why the network gives no output."""
         return InputError(
             "The network cannot read the records.",
             needs="records of the shape that its first layer takes",
@@ -97,10 +97,10 @@ class Network(ABC):
     def clipped_sum(
         self, parameters: Tensor, records: Records, *, max_norm: float | None, mask: Tensor | None = None
     ) -> Tensor:
-        """The sum of the records' clipped gradients, `(trials, numbers)`; each times its entry in the mask."""
+        """The sum of the records' clipped gradients, `(trials, numbers)`, weighted by the mask."""
 
     def shared_sum(self, parameters: Tensor, records: Records, *, mask: Tensor | None = None) -> Tensor:
-        """The sum of unclipped gradients of records `(1, records)`, where all trials are close to the first one."""
+        """The sum of unclipped gradients of records `(1, records)`, if all trials are close to the first one."""
         return self.clipped_sum(parameters, records, max_norm=None, mask=mask)
 
     @abstractmethod
@@ -115,8 +115,8 @@ class Network(ABC):
 class Perceptron(Network):
     """A multilayer perceptron with cross-entropy loss; biases start at 0, except with PyTorch's defaults.
 
-    The gradient of a record in a layer is the outer product δ ⊗ (a, 1), so that norms (Σ ‖δ‖²(‖a‖² + 1)),
-    clipped sums and inner products need no gradient of a single record to be written down. Tensors have
+    The gradient of a record in a layer is the outer product δ ⊗ (a, 1), so norms (Σ ‖δ‖²(‖a‖² + 1)),
+    clipped sums and inner products never materialise the gradient of a single record. Tensors have
     the records last, because a softmax over a short last dimension is several times slower.
     """
 
@@ -141,7 +141,7 @@ class Perceptron(Network):
         return sum((rows + 1) * columns for rows, columns in zip(self.sizes, self.sizes[1:], strict=False))
 
     def numbers_per_record(self, records: Records) -> int:
-        """What comes out of each layer."""
+        """The outputs of all layers."""
         return sum(self.sizes[1:])
 
     def initial(self, trials: int, generator: torch.Generator) -> Tensor:
@@ -195,7 +195,7 @@ class Perceptron(Network):
         return layers
 
     def shared_sum(self, parameters: Tensor, records: Records, *, mask: Tensor | None = None) -> Tensor:
-        """The two large products, over the inputs, in terms of what differs from the first trial.
+        """The two large products, over the inputs, in terms of differences from the first trial.
 
         X W = X W₀ + X (W − W₀), and Σ δ ⊗ x = Σ δ₀ ⊗ x + Σ (δ − δ₀) ⊗ x. One record changes a model so little that
         rounding the second terms, as tensor cores do, costs less than rounding the sums to single precision would.
@@ -231,9 +231,9 @@ class Perceptron(Network):
     def _backpropagate(
         self, parameters: Tensor, records: Records, before: Tensor | None = None
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """What comes out of each layer before the activation, what went in, and the loss's derivative in the former.
+        """Each layer's pre-activations, its inputs, and the loss's derivative with respect to the pre-activations.
 
-        `before` is what comes out of the first layer, where that is known already.
+        `before` are the first layer's pre-activations, if already known.
         """
         layers = self.layers(parameters.detach())
         befores, inputs = [], [records.flat.to(parameters.dtype).mT]  # (1 or trials, inputs, records)
@@ -249,10 +249,10 @@ class Perceptron(Network):
 
 
 def _loss_derivative(logits: Tensor, labels: Tensor) -> Tensor:
-    """Of the summed cross-entropy, in logits `(trials, classes, records)`: the probabilities less the labels."""
+    """The derivative of the summed cross-entropy in logits `(trials, classes, records)`: probabilities − labels."""
     if logits.shape[1] == 1:
         return logits.sigmoid() - labels.unsqueeze(1)
-    # Searches amplify rounding, so that there each record's must not depend on its place in the batch; it is slower.
+    # Searches amplify rounding, so a record's must not depend on its position in the batch there; this is slower.
     shares = logits.mT.softmax(2).mT.clone() if logits.requires_grad else logits.softmax(1)
     place = labels.expand(len(logits), -1).unsqueeze(1)
     return shares.scatter_add_(1, place, shares.new_full((1, 1, 1), -1.0).expand(place.shape))
@@ -260,7 +260,7 @@ def _loss_derivative(logits: Tensor, labels: Tensor) -> Tensor:
 
 @contextmanager
 def _rounded_products() -> Iterator[None]:
-    """Let a GPU round what goes into a matrix product to ten bits (TF32), which is several times faster."""
+    """Let a GPU round the inputs of matrix products to ten bits (TF32), which is several times faster."""
     settings = torch.backends.cuda.matmul
     modern = hasattr(settings, "fp32_precision")  # from PyTorch 2.9 on
     name, rounded = ("fp32_precision", "tf32") if modern else ("allow_tf32", True)
@@ -289,14 +289,14 @@ def initial_layer(
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """left · right for every trial; one large product where all trials share the right side."""
+    """left · right for every trial; one large product if all trials share the right side."""
     if len(right) == 1 and len(left) > 1:
         return (left.flatten(0, 1) @ right[0]).unflatten(0, left.shape[:2])
     return left @ right
 
 
 def _clipping(inputs: list[Tensor], deltas: list[Tensor], max_norm: float) -> tuple[Tensor, Tensor]:
-    """The factor that clips each record's gradient, and the gradient's norm before, `(trials, records)`."""
+    """The factor that clips each record's gradient, and the unclipped gradient's norm, `(trials, records)`."""
     square = torch.zeros_like(deltas[0][:, 0])
     for values, delta in zip(inputs, deltas, strict=True):
         square = square + delta.square().sum(1) * (values.square().sum(1) + 1)

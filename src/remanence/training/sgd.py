@@ -18,8 +18,8 @@ from remanence.training.perceptron import Network
 
 OPTIMIZERS = "sgd", "adam"
 _CPU_BYTES = 2**27
-_GPU_SHARE = 0.2  # of the device's memory, for what a pass holds
-_AT_LEAST = 100  # records in a pass, so that products are worth their while
+_GPU_SHARE = 0.2  # of the device's memory, for the tensors of a pass
+_AT_LEAST = 100  # records in a pass, so that matrix products are efficient
 
 
 @final
@@ -27,12 +27,12 @@ _AT_LEAST = 100  # records in a pass, so that products are worth their while
 class SGD(Mechanism[Weights]):
     """Trains a network on the known data and the targets, and releases the final weights.
 
-    What an adversary who knows the training code may or may not know besides is in the seeds. With an
+    The adversary knows the training code; the seeds say what else is known. With an
     `initial_seed` every model starts from the same parameters; without one each draws its own, which
     are unknown. An `order_seed` does the same for the order of the mini-batches; the target comes last in
-    the training set, before shuffling. The recipe means what it means in PyTorch: weight decay is added to the
+    the training set, before shuffling. The recipe follows PyTorch's conventions: weight decay is added to the
     gradient, class weights are CrossEntropyLoss's, which divides by their sum (by the number of records for a single
-    output), and an incomplete last batch is trained on, unless `drop_last` leaves it out.
+    output), and an incomplete last batch is used, unless `drop_last` is set.
     """
 
     network: Network
@@ -57,7 +57,7 @@ class SGD(Mechanism[Weights]):
         return Weights
 
     def settings(self) -> dict[str, Setting]:
-        """What a report prints about the training."""
+        """The training settings that a report prints."""
         return {
             "network": repr(self.network)[:200],
             "parameters": self.network.numbers,
@@ -80,12 +80,12 @@ class SGD(Mechanism[Weights]):
 
     @property
     def _alike(self) -> bool:
-        """Whether models are trained as differences: nothing but one record is drawn anew for each."""
+        """Whether models are trained as differences from a reference: they differ only in one record."""
         ordered = self.batch_size is None or self.order_seed is not None
         return ordered and self.initial_seed is not None and not self.network.own_start
 
     def trials_at_once(self, targets: Records) -> int:
-        """What the models' own state takes, and a pass over some records; one over the known data is cut by itself."""
+        """Limited by the models' state and a pass over some records; a pass over the known data splits itself."""
         self.network.check(targets)
         on_gpu, budget = targets.features.is_cuda, _budget(targets)
         numbers = max(self.network.numbers, _AT_LEAST * self.network.numbers_per_record(targets))
@@ -108,7 +108,7 @@ class SGD(Mechanism[Weights]):
             parameters = self.network.initial(trials, generator).to(device)
         else:
             one = self.network.initial(1, torch.Generator().manual_seed(self.initial_seed))
-            # Where all models stay close, the first is one more, trained on the known data alone.
+            # If all models stay close, prepend a reference model, trained on the known data alone.
             parameters = one.to(device).expand(trials + (self._alike and not whole), -1).contiguous()
         step = optimizer_step(
             self.optimizer, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
@@ -140,12 +140,12 @@ class SGD(Mechanism[Weights]):
         return Weights({"parameters": parameters[-trials:].clone()})
 
     def check_probes(self, probes: Records, targets: Records | None = None) -> None:
-        """Refuse what the network cannot read."""
+        """Refuse probes that the network cannot take as input."""
         if targets is None:
             self.network.check(probes[None])
 
     def answer(self, release: Release, records: Records) -> Tensor:
-        """Ask the trained networks."""
+        """Query the trained networks."""
         return self.network.classify(release["parameters"], records[None])
 
     def _batches(self, trials: int, total: int, size: int, generator: torch.Generator, *, shared: bool):
@@ -155,7 +155,7 @@ class SGD(Mechanism[Weights]):
         return order[:, : total - total % size if self.drop_last else total].split(size, 1)
 
     def _counted(self, known_data: Records | None, targets: Records, parameters: Tensor) -> Tensor | None:
-        """What each record counts in the mean, `(models, known + set)`, where that is not 1."""
+        """Each record's weight in the mean, `(models, known + set)`; None if all are 1."""
         if self.class_weights is None or self.network.classify(parameters[:1], targets[:1]).shape[-1] == 1:
             return None
         models = len(parameters)
@@ -174,7 +174,7 @@ class SGD(Mechanism[Weights]):
         present = (batch[:, :, None] == own).any(1)  # (1 or trials, set)
         gradient = torch.zeros_like(parameters)
         if known_data is not None:
-            known = known_data[batch.clamp(max=known_count - 1)]  # a padded place counts 0
+            known = known_data[batch.clamp(max=known_count - 1)]  # padding has weight 0
             mask = (batch < known_count).to(parameters.dtype)
             if len(batch) == 1:
                 gradient = self._known_sum(parameters, known[0], mask)
@@ -186,7 +186,7 @@ class SGD(Mechanism[Weights]):
     def _whole_sum(
         self, parameters: Tensor, known_data: Records | None, targets: Records, batch: Tensor
     ) -> Tensor:
-        """The gradient of whole batches, one model after the other: for networks that mix the records of a batch."""
+        """The gradient of whole batches, one model at a time: for networks that mix the records of a batch."""
         found = []
         for trial, places in enumerate(batch.expand(len(targets), -1)):
             own = targets[trial] if known_data is None else concatenate([known_data, targets[trial]])
@@ -198,7 +198,7 @@ class SGD(Mechanism[Weights]):
         return self.network.clipped_sum(parameters, records, max_norm=None, mask=mask)
 
     def _known_sum(self, parameters: Tensor, known_data: Records | None, mask: Tensor | None) -> Tensor:
-        """Over records that all trials share, cut so that what a pass holds stays within memory."""
+        """The sum over records shared by all trials, split so that each pass fits into memory."""
         if known_data is None:
             return torch.zeros_like(parameters)
         rows = max(
@@ -224,14 +224,14 @@ class SGD(Mechanism[Weights]):
 
 
 def _budget(records: Records) -> int:
-    """Bytes that a pass may hold."""
+    """Bytes that a pass may use."""
     if not records.features.is_cuda:
         return _CPU_BYTES
     return int(_GPU_SHARE * gpu_bytes(records.features.device))
 
 
 def gpu_bytes(device: torch.device) -> int:
-    """The memory of a GPU, or a process' part of it where REMANENCE_PROCESSES says how many share it."""
+    """The memory of a GPU, divided by the number of processes that share it (REMANENCE_PROCESSES)."""
     return torch.cuda.get_device_properties(device).total_memory // int(
         os.environ.get("REMANENCE_PROCESSES", "1")
     )
@@ -264,7 +264,7 @@ def optimizer_step(name: str, learning_rate: float, *, momentum: float = 0.0, we
 
 
 def require_recipe(recipe: Any, optimizers: tuple[str, ...] = OPTIMIZERS) -> None:
-    """Refuse settings that no training can have."""
+    """Refuse invalid training settings."""
     whole("epochs", recipe.epochs, hint="30")
     number("learning_rate", recipe.learning_rate, above=0, hint="0.01")
     number("momentum", recipe.momentum, least=0, below=1, hint="0.9")
