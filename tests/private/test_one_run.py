@@ -1,9 +1,11 @@
 """The one-run theorem: exact answers, coverage on mechanisms that keep their claim, power on one that does not."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import linprog
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
@@ -11,6 +13,7 @@ from scipy.stats import binom
 from remanence import InputError
 from remanence.bounds import Segment, dpsgd
 from remanence.bounds.one_run import GaussianCurve, GuessCount, LinesCurve, dpsgd_curve, gaussian_epsilon
+from remanence.private.audit_run import ClaimTest
 
 LEVEL = 0.05
 RUNS = 1000
@@ -199,3 +202,11 @@ def test_an_impossible_outcome_is_refused():
 def test_a_claim_with_hardly_any_noise_is_tested_without_overflow():
     curve = dpsgd_curve(Segment(0.1, 0.5, 200))
     assert GuessCount(30, 30, 100).p_value(curve) == 1.0
+
+
+@pytest.mark.parametrize(("candidates", "guessed"), [(1, 3), (2, 10)])
+def test_of_canaries_that_are_in_or_out_only_the_surest_are_guessed(candidates, guessed):
+    scores = torch.arange(10.0 * candidates).reshape(10, candidates)
+    tensors = {"scores": scores, "chosen": torch.zeros(10, dtype=torch.int64)}
+    run = SimpleNamespace(recording=SimpleNamespace(tensors=lambda _: tensors), claimed=())
+    assert ClaimTest.of(run, guessed=None).counted.guesses == guessed

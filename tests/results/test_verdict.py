@@ -1,9 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from audit_results import result
 from remanence import (
     HeadAudit,
     InputError,
@@ -209,3 +211,12 @@ def test_a_finding_of_a_door_that_is_not_installed_is_shown_and_decides_as_it_wa
     assert read.to_json(Policy(0.1))["findings"] == [entry]
     quiet = Evidence.from_json(stored | {"findings": [entry | {"exposes": False}]}, {})
     assert decide([quiet], [], Policy(0.1)) is Verdict.UNPROVEN
+
+
+def test_in_python_the_lowest_ceiling_is_the_one_that_is_told():
+    found = result(Verdict.PROTECTED)
+    looser = Bound("another proof", math.log(0.59), (), Reference("another", "another"))
+    (least,) = found.bounds
+    assert f"no attack exceeds {math.ceil(least.success * 1000)} in 1000" in str(
+        replace(found, bounds=(looser, least))
+    )
