@@ -1,4 +1,4 @@
-"""γ: what no attack can exceed. Pure NumPy and SciPy; needs no model and no data.
+"""γ: the success that no attack can exceed. Pure NumPy and SciPy; needs no model and no data.
 
 >>> from remanence import bounds
 >>> round(bounds.dpsgd(1 / 100, noise_multiplier=1.1, sample_rate=0.01, steps=1000).success, 4)

@@ -1,4 +1,4 @@
-"""κ in closed form and in logarithms: how far a guess gets against priors that have a formula.
+"""log κ in closed form: the success of a guess against priors that have a formula.
 
 Every function returns log κ, rounded up. A threshold on the mean squared error of d numbers is a
 radius of √(d·threshold) (`radius_of`).
@@ -14,12 +14,12 @@ from scipy.special import betainc, betaln, gammainc, gammaln
 from remanence.bounds.bound import numbers
 from remanence.core.checks import number, whole
 
-_ROUNDING = 1e-12  # relative, many times what the special functions lose
+_ROUNDING = 1e-12  # relative, many times the error of the special functions
 _SMALL = 1e-280
 
 
 def shortlist(candidates: int | Sequence[float]) -> float:
-    """A number of equally likely candidates, or their weights.
+    """A number of equally likely candidates, or candidates with these weights.
 
     >>> round(math.exp(shortlist([1, 1, 2])), 6)
     0.5
@@ -36,7 +36,7 @@ def shortlist(candidates: int | Sequence[float]) -> float:
 def cube(dimension: int, *, radius: float, side: float = 1.0, euclidean: bool = False) -> float:
     """Uniform on a cube. Within `radius` in every number: κ = (2·radius/side)^d.
 
-    In euclidean distance the ball's share of the volume, exact while the ball fits into the cube.
+    In euclidean distance, the ball's share of the volume, which is exact if the ball fits into the cube.
 
     >>> round(cube(784, radius=32 / 256) / math.log(10), 2)  # Hayes et al. 2023, Appendix I: 9.66e-473
     -472.02
@@ -97,10 +97,10 @@ def normal(dimension: int, *, radius: float, deviation: float = 1.0) -> float:
 
 
 def pixels(dimension: int, *, share: float, chance: float) -> float:
-    """At least a share of d independent numbers right, each with the same chance: a binomial tail.
+    """At least a share of d independent numbers right, each with the same probability: a binomial tail.
 
-    Hayes et al. 2023, Appendix I, writes chance^(d·share), which leaves out that the adversary may
-    choose *which* numbers to miss: at a share of 0.6 of MNIST's pixels it is 10^188 times too small.
+    Hayes et al. 2023, Appendix I, writes chance^(d·share), which ignores that *any* of the numbers
+    may be missed: at a share of 0.6 of MNIST's pixels it is 10^188 times too small.
 
     >>> round(pixels(784, share=0.6, chance=0.25) / math.log(10), 1)
     -95.1
@@ -127,7 +127,7 @@ def radius_of(mean_squared_error: float, dimension: int) -> float:
 
 
 def _log_betainc(first: float, second: float, at: float) -> float:
-    """log I(at; first, second), also where the value itself would underflow."""
+    """log I(at; first, second), even if the value itself would underflow."""
     plain = float(betainc(first, second, at))
     if plain > _SMALL:
         return math.log(plain)

@@ -16,31 +16,31 @@ from remanence.core.checks import exactly_one
 from remanence.core.exceptions import InputError
 from remanence.core.references import Reference
 
-NOT_MET = "NOT MET: "  # before an assumption that is known not to hold, of a bound that is 1 therefore
+NOT_MET = "NOT MET: "  # prefix of an assumption known not to hold; the bound is then 1
 
-Values = Any  # a float, or an array where several baselines were given
+Values = Any  # a float, or an array for several baselines
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A proven ceiling on the success of any attack in one game, and what the proof assumes.
+    """A proven ceiling on the success of any attack in one game, and the assumptions of the proof.
 
-    Logarithms throughout, because baselines of 10^-2000 are meant. `log_success` is never below
-    log γ. Where the other side is known, `log_lower` is the success of a test that exists, and
+    Logarithms throughout, to allow for baselines of 10^-2000. `log_success` is never below
+    log γ. If a lower bound is known, `log_lower` is the success of an explicit test, and
     `log_estimate` lies between them. `log_complement` is never above log(1 − γ). Numbers are
-    floats, or arrays where several baselines were given.
+    floats, or arrays for several baselines.
     """
 
-    name: str  # what it is called in a report
+    name: str  # its name in a report
     log_success: Values  # log γ, rounded up
-    assumptions: tuple[str, ...]  # what the proof needs
+    assumptions: tuple[str, ...]  # of the proof
     reference: Reference  # where the proof is
-    log_baseline: Values = None  # log κ, which it was computed for
+    log_baseline: Values = None  # the log κ that it was computed for
     log_complement: Values = None  # log(1 − γ), rounded down
-    log_lower: Values = None  # the success of a test that exists
+    log_lower: Values = None  # the success of an explicit test
     log_estimate: Values = None  # between the two
-    converged: Values = True  # whether the bracket is as narrow as was asked for
-    on_average: bool = False  # over records at random: given ones may be easier, which contradicts nothing
+    converged: Values = True  # whether the bracket is as narrow as requested
+    on_average: bool = False  # over random records: particular ones may be easier without contradiction
     whose: str = "one record"  # who it is about: a record, a person, people
     recipe: dict[str, Any] | None = field(default=None, compare=False, repr=False)  # for `bounds.recompute`
 
@@ -51,7 +51,7 @@ class Bound:
 
     @property
     def lower(self) -> Values:
-        """The success of a test that exists, rounded down; None where no such test is known."""
+        """The success of an explicit test, rounded down; None if no such test is known."""
         if self.log_lower is None:
             return None
         return _plain(np.maximum(0.0, np.nextafter(np.exp(self.log_lower), -1.0)))
@@ -63,7 +63,7 @@ class Bound:
 
     @property
     def advantage(self) -> Values:
-        """(γ − κ) / (1 − κ), what the release adds to a guess (Hayes et al. 2023, Equation 4)."""
+        """(γ − κ) / (1 − κ), the advantage over a guess (Hayes et al. 2023, Equation 4)."""
         return None if self.log_baseline is None else (self.success - self.baseline) / (1 - self.baseline)
 
 
@@ -77,9 +77,9 @@ class Baselines:
     def bound(
         self, name: str, brackets: Sequence[Bracket], assumptions: tuple[str, ...], reference: Reference
     ) -> Bound:
-        """Put what is known at each baseline into one bound; no ceiling is below its baseline or above 1.
+        """Combine the brackets of all baselines into one bound; no ceiling is below its baseline or above 1.
 
-        γ rises with κ, so that what holds at a larger κ holds at a smaller one, and ceilings rise by construction.
+        γ increases with κ, so a ceiling at a larger κ holds at a smaller one, and ceilings increase by construction.
         """
         columns = [
             replace(bracket, log_upper=min(0.0, max(bracket.log_upper, log)))
@@ -111,7 +111,7 @@ class Baselines:
 
 
 def _no_higher(one: Bracket, other: Bracket) -> Bracket:
-    """What is known at one baseline, with what is known from above at a larger one."""
+    """The bracket at one baseline, tightened by the upper bound at a larger one."""
     upper = min(one.log_upper, other.log_upper)
     return replace(
         one,
@@ -123,7 +123,7 @@ def _no_higher(one: Bracket, other: Bracket) -> Bracket:
 
 
 def _no_lower(one: Bracket, other: Bracket) -> Bracket:
-    """What is known at one baseline, with the test of a smaller one."""
+    """The bracket at one baseline, tightened by the explicit test at a smaller one."""
     lower = min(max(one.log_lower, other.log_lower), one.log_upper)
     estimate = None if one.log_estimate is None else max(one.log_estimate, lower)
     return replace(one, log_lower=lower, log_estimate=estimate)
@@ -155,7 +155,7 @@ def read_baselines(baseline: Values, log_baseline: Values) -> Baselines:
 
 
 def numbers(name: str, values: object, hint: str) -> npt.NDArray[np.float64]:
-    """A number, or a list or an array of at least one of them."""
+    """A number, or a non-empty list or array of numbers."""
     try:
         found = np.asarray(values)
     except ValueError:  # lists of different lengths

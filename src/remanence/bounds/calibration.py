@@ -1,6 +1,6 @@
 """The inverse of the bounds: how much noise, how many steps, or what sampling rate keeps γ below a limit.
 
-What is returned is always on the safe side, and certified again.
+The returned setting is always on the safe side, and certified separately.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _WIDTH = 5e-5  # of a certificate, roughly
 _ATTEMPTS = 30
 _NUDGE = 1e-3  # over which a slope is measured
 _NOISE_WIDTH = 2e-5  # relative, of a certified noise for (ε, δ)
-_COARSE = 1e-3  # of δ where there is no other estimate
+_COARSE = 1e-3  # of δ if there is no other estimate
 _ROUGH = 0.05  # of δ, to begin with
 _ROUNDING = 1e-12  # of log δ
-_DECIDED = 1e-5  # of the search, where a certificate decides after it
+_DECIDED = 1e-5  # of the search, if a certificate decides afterwards
 _USUAL_SLOPE, _SECANTS, _NEAR = -40.0, 4, 0.1  # of log δ over log σ; in looking for a first guess
 _RENYI_FACTOR = 4.0  # a logarithm: by how much Rényi divergences usually overstate δ
 
@@ -67,7 +67,7 @@ def calibrate(
     log_baseline: float | None = None,
     person: Person | None = None,
 ) -> Calibration:
-    """Solve for the one setting that is left out, so that γ(κ) ≤ max_success, for a record or for a person.
+    """Solve for the one omitted setting so that γ(κ) ≤ max_success, for a record or for a person.
 
     The smallest noise, the largest number of steps (up to 10^9) or the largest sampling rate.
 
@@ -98,7 +98,7 @@ def calibrate(
     width = min(1e-4, max(0.05 * (log_limit - log_kappa), 1e-9))  # a certificate must resolve the gap
 
     def excess(segment: Segment) -> float:
-        """Above 0 where the estimate breaks the limit."""
+        """Positive if the estimate exceeds the limit."""
         if person.is_plain:
             found = estimate_success(person.schedules(segment)[0], log_kappa)
             if found.converged:
@@ -133,9 +133,9 @@ def noise_for_epsilon(
     guess: float | None = None,
     certify: bool = True,
 ) -> float:
-    """The smallest noise multiplier for which DP-SGD is certainly (ε, δ)-differentially private.
+    """The smallest noise multiplier for which DP-SGD is certified (ε, δ)-differentially private.
 
-    With `enough=False` the largest one that is certainly *not above* the smallest: γ falls with the noise, so γ at
+    With `enough=False`, a certified *lower* bound on the smallest one: γ decreases with the noise, so γ at
     that noise is a ceiling for every training that is (ε, δ)-differentially private with these settings. The two
     are about 1e-4 apart.
 
@@ -150,7 +150,7 @@ def noise_for_epsilon(
     number("delta", delta, above=0, below=1, hint="delta=1e-5")
     shape, log_delta = Segment(1.0, sample_rate, steps), math.log(delta)
     if -math.expm1(log_never_sampled((shape,))) < delta:
-        return _NOISE_RANGE[0]  # so seldom sampled that no noise is needed
+        return _NOISE_RANGE[0]  # sampled so rarely that no noise is needed
 
     @cache
     def excess(segment: Segment) -> float:
@@ -169,7 +169,7 @@ def noise_for_epsilon(
             return math.log(delta_upper(segment, epsilon)) - log_delta
         rtol = min(max(_NOISE_WIDTH * slope, 1e-4), 5e-3)
         over = log_delta_near(segments, epsilon, log_delta, removing=True, rtol=rtol)
-        for width in (_ROUGH, rtol):  # the other way round usually needs less noise by far
+        for width in (_ROUGH, rtol):  # the other direction usually needs far less noise
             if over <= log_delta - _ROUNDING:
                 other = log_delta_near(segments, epsilon, log_delta, removing=False, rtol=width)
                 if other <= log_delta - _ROUNDING:
@@ -203,7 +203,7 @@ def _nearer(excess: Callable[[Segment], float], shape: Segment, guess: float) ->
 
 
 def _renyi_noise(shape: Segment, epsilon: float, log_delta: float) -> float:
-    """About the noise that (ε, δ) needs: Rényi divergences say so, and are off by about a constant factor in δ."""
+    """About the noise that (ε, δ) needs, from Rényi divergences, which are off by about a constant factor in δ."""
     if shape.sample_rate == 1:  # δ is about the normal tail beyond ε/μ − μ/2, with μ = √T/σ
         tail = max(-float(ndtri(math.exp(log_delta))), 0.0)
         return math.sqrt(shape.steps) / (math.sqrt(tail**2 + 2 * epsilon) - tail)
@@ -259,7 +259,7 @@ def _least_noise(
             hint="a higher limit, fewer steps or a lower sampling rate",
         )
     if value(low) <= 0:
-        return run(low)  # the smallest noise that is looked at is enough
+        return run(low)  # the smallest noise considered is enough
     found = root(value, low, high, precision=precision)
     return run(found if certified is None else _until_certain(run, value, certified, found, nudge))
 
@@ -271,9 +271,9 @@ def _until_certain(
     start: float,
     nudge: float,
 ) -> float:
-    """Step from the estimate's root to where the certificate holds, by the slope of the estimate."""
+    """Step from the estimate's root to a setting that is certified, by the slope of the estimate."""
     slope = abs(value(start + nudge) - value(start)) / abs(nudge)
-    over = max(_WIDTH, _NOISE_WIDTH * slope)  # what a certificate is usually above the estimate
+    over = max(_WIDTH, _NOISE_WIDTH * slope)  # the usual excess of a certificate over the estimate
     for attempt in range(_ATTEMPTS):
         step = 1.2 * over / slope if slope else 0.0
         start += math.copysign(min(max(step, _PRECISION * 2**attempt), 0.5), nudge)

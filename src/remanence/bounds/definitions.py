@@ -95,9 +95,9 @@ def profile(
     """The ceiling from a mechanism's whole privacy profile ε ↦ δ(ε).
 
     γ = min over ε ≥ 0 of min(κ·e^ε + δ(ε), 1 − e^−ε·(1 − δ(ε) − κ)). Every ε gives a valid bound,
-    so the grid can only loosen the result, never break it. `delta_at` is a function, or one of
-    dp-accounting's objects: a PrivacyLossDistribution or a PrivacyAccountant. It is as certain as
-    the profile is: an accountant that rounds δ down gives a ceiling that is too low.
+    so the grid can only loosen the result, never invalidate it. `delta_at` is a function, or one of
+    dp-accounting's objects: a PrivacyLossDistribution or a PrivacyAccountant. The bound is only as reliable
+    as the profile: an accountant that rounds δ down gives a ceiling that is too low.
 
     >>> eight_dp = lambda epsilon: 1.0 if epsilon < 8.0 else 0.0
     >>> round(profile(1e-6, delta_at=eight_dp).success, 5)
@@ -146,7 +146,7 @@ def profile(
 
 
 def _from_profile_point(log_baseline: float, epsilon: float, log_delta: float) -> Bracket:
-    """The better of the two inequalities, rounded up by more than their arithmetic can lose."""
+    """The better of the two inequalities, rounded up by more than their arithmetic error."""
     direct = float(np.logaddexp(log_baseline + epsilon, log_delta))
     direct += 1e-14 * (1 + abs(log_baseline) + epsilon)
     rest = 1 - math.exp(log_delta) - math.exp(log_baseline)  # 1 − δ − κ
@@ -162,8 +162,8 @@ def _from_profile_point(log_baseline: float, epsilon: float, log_delta: float) -
 def pair_success(epsilon: float, delta: float) -> float:
     """The best success on a pair of records with weights 1 : e^ε, given δ(ε).
 
-    ∫ max(f₁, e^ε·f₀) / (1 + e^ε) = (e^ε + δ(ε)) / (1 + e^ε), where δ(ε) = ∫ (f₁ − e^ε·f₀)₊ is the privacy profile: so
-    reconstruction robustness and differential privacy are one (Balle et al. 2022, §VII-A).
+    ∫ max(f₁, e^ε·f₀) / (1 + e^ε) = (e^ε + δ(ε)) / (1 + e^ε), where δ(ε) = ∫ (f₁ − e^ε·f₀)₊ is the privacy profile. So
+    reconstruction robustness and differential privacy are equivalent (Balle et al. 2022, §VII-A).
 
     >>> round(pair_success(0.0, 0.3829249), 5)  # Gaussian noise, one standard deviation apart: Φ(1/2)
     0.69146
@@ -175,7 +175,7 @@ def pair_success(epsilon: float, delta: float) -> float:
 
 
 def delta_from_pair(success: float, *, epsilon: float) -> float:
-    """The least δ(ε) of a mechanism against which an attack on a pair with weights 1 : e^ε has this success.
+    """The least δ(ε) of a mechanism, given the success of an attack on a pair with weights 1 : e^ε.
 
     The other direction: δ(ε) ≥ success·(1 + e^ε) − e^ε.
 
@@ -188,7 +188,7 @@ def delta_from_pair(success: float, *, epsilon: float) -> float:
 
 
 def epsilon_from_pair(success: float, *, delta: float = 0.0) -> float:
-    """The least ε of an (ε, δ)-DP mechanism against which a guess between two equally likely records succeeds so often.
+    """The least ε of an (ε, δ)-DP mechanism, given the success of guessing between two equally likely records.
 
     success ≤ (e^ε + δ) / (1 + e^ε), so ε ≥ log((success − δ) / (1 − success)). Give the lower end of
     the attack's interval, not its rate.

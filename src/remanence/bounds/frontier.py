@@ -44,11 +44,11 @@ def frontier(
     candidates: float = 10.0,
     person: Person | None = None,
 ) -> list[FrontierPoint]:
-    """The ceiling at each value, with the noise recalibrated to (ε, δ)-DP wherever it changes.
+    """The ceiling at each value, with the noise recalibrated to (ε, δ)-DP whenever that changes.
 
-    The ceiling holds for every training that is (ε, δ)-DP with these settings: the noise is the largest that is
-    certainly not above the least one that is enough, and about 5e-5 below it. ε and δ are those of one record under
-    Poisson sampling, even where the ceiling is for a person.
+    The ceiling holds for every training that is (ε, δ)-DP with these settings: the noise is a certified lower
+    bound on the least sufficient noise, about 5e-5 below it. ε and δ are those of one record under
+    Poisson sampling, even if the ceiling is for a person.
 
     >>> low, high = frontier("sample_rate", [0.01, 0.99])  # Hayes et al. 2023, Figure 5
     >>> round(low.success_upper, 3), round(high.success_upper, 3)
@@ -78,7 +78,7 @@ def frontier(
         )  # fmt: skip
     if over == "sample_rate":
         return points
-    # More ε allows more trainings, and a longer shortlist more to guess: what holds for more holds for less.
+    # A larger ε admits more trainings, and a shorter shortlist is easier to guess, so ceilings carry over.
     ordered = sorted(points, key=lambda point: point.epsilon if over == "epsilon" else -point.candidates)
     least = np.minimum.accumulate([point.success_upper for point in reversed(ordered)])[::-1]
     lowered = dict(zip(map(id, ordered), least.tolist(), strict=True))
@@ -86,7 +86,7 @@ def frontier(
 
 
 def _next(noises: dict[tuple[float, float], float]) -> float | None:
-    """A guess at the next noise of a line: the last one, changed as it changed last."""
+    """Extrapolate the next noise along a line from its last change."""
     last = list(noises.values())[-2:]
     if len(last) < 2:
         return last[0] if last else None

@@ -22,7 +22,7 @@ _ROUNDING = 1e-13  # of a sum of a few logarithms
 
 @recomputable
 def fano(candidates: int, *, mutual_information: float, reference: Reference = GUO_2022B) -> Bound:
-    """The ceiling on guessing one of n equally likely candidates, from what the release tells about them.
+    """The ceiling on guessing one of n equally likely candidates, from the mutual information with the release.
 
     1 − γ is the smallest t with log n − I + t·log t + (1 − t)·log(1 − t) − t·log(n − 1) ≤ 0
     (Hayes et al. 2023, Equation 5, after Guo et al. 2022b).
@@ -34,11 +34,11 @@ def fano(candidates: int, *, mutual_information: float, reference: Reference = G
     number("mutual_information", mutual_information, least=0, hint="mutual_information()")
 
     def left(miss: float) -> float:
-        """Above 0 where so few misses are impossible; it falls up to 1 − 1/n."""
+        """Positive if so low a miss rate is impossible; decreasing up to 1 − 1/n."""
         told = math.log(candidates) - mutual_information - miss * math.log(candidates - 1)
         return told + float(xlogy(miss, miss) + xlog1py(1 - miss, -miss)) - _ROUNDING
 
-    least, most = 0.0, 1 - 1 / candidates  # of the misses: never above the smallest that is possible
+    least, most = 0.0, 1 - 1 / candidates  # bracket of the smallest possible miss rate
     if left(0.0) > 0:
         least = root(left, 0.0, most, precision=1e-300) if left(most) < 0 else most
         while left(least) < 0:
@@ -51,12 +51,12 @@ def fano(candidates: int, *, mutual_information: float, reference: Reference = G
 def mutual_information(
     schedule: Segment | Sequence[Segment], *, candidates: int, distance: float | None = None
 ) -> float:
-    """What a DP-SGD transcript can tell about which of n equally likely candidates was used, in nats.
+    """An upper bound on the mutual information of a DP-SGD transcript and one of n equally likely candidates, in nats.
 
     The smallest of log n; Σ T·KL(μ‖ν), valid for every geometry of the gradients; and, for full
     batches whose clipped gradients are at most `distance` (in clipping norms) apart,
     −log(1/n + (1 − 1/n)·exp(−Δ²·Σ T/2σ²)) (Guo et al. 2022b). Orthogonal gradients have Δ = √2,
-    which is what Table 2 of Hayes et al. 2023 silently uses; clipping alone only guarantees Δ ≤ 2.
+    which Table 2 of Hayes et al. 2023 uses implicitly; clipping alone only guarantees Δ ≤ 2.
 
     >>> round(mutual_information(Segment(1.0), candidates=10), 6)
     0.5

@@ -1,4 +1,4 @@
-"""The ceiling of a mechanism of ours, from the settings that it trains with."""
+"""The ceiling of one of our mechanisms, from its training settings."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def of(
     person: Person | None = None,
     feature_norm: float | None = None,
 ) -> Bound:
-    """The bound of the mechanism itself, so that no setting has to be told twice.
+    """The bound of the mechanism itself, so that no setting has to be given twice.
 
-    With `feature_norm`, a norm that no record's features exceed, two mechanisms have more to go by: heads with one
-    logistic output, weight decay and full batches, whose final weights alone are released (`final_weights`), and
-    logistic regression with noise on its penalised weights. Others keep the bound that they have, or none.
+    With `feature_norm`, an upper bound on the norm of any record's features, two mechanisms get a better bound: heads
+    with one logistic output, weight decay and full batches that release only their final weights (`final_weights`),
+    and logistic regression with noise on its penalised weights. For others it changes nothing.
 
     >>> from remanence import NoisySum
     >>> round(of(NoisySum(noise_multiplier=2.0), 1 / 100).success, 4)
@@ -74,10 +74,10 @@ def of_classes(
 ) -> Bound:
     """The bound for one guess per class, compared with the closest of the class's records in the training set.
 
-    A guess that meets one of n records meets the first, or the second, …: at most n·γ(κ_c) for independent records,
-    averaged over the classes. Tight for one record per class; for many of them no proof of this kind says anything.
-    Records that may depend on each other are one person with n records: without them all, a guess meets one of them
-    with a chance of at most n·κ_c, and so with them with at most γ_n(n·κ_c), which holds for independent ones too.
+    A union bound over the n records of a class gives at most n·γ(κ_c) for independent records,
+    averaged over the classes. It is tight for one record per class, and vacuous for many.
+    Dependent records are treated as one person with n records: without all of them, a guess meets one of them
+    with probability at most n·κ_c, hence with them at most γ_n(n·κ_c), which holds for independent ones too.
 
     >>> from remanence import NoisySum
     >>> round(of_classes(NoisySum(noise_multiplier=2.0), [1 / 100, 1 / 100], [1, 2]).success, 4)
@@ -94,7 +94,7 @@ def of_classes(
 def any_of_class(
     one: Mapping[str, Any], baselines: Sequence[float], counts: Sequence[int], *, independent: bool = True
 ) -> Bound:
-    """The same for the training that the recipe of another bound describes, whatever baseline that has.
+    """`of_classes` for the training described by another bound's recipe, whatever its baseline.
 
     >>> from remanence.bounds.settings import gaussian
     >>> round(any_of_class(gaussian(0.5, noise_multiplier=2.0).recipe, [1 / 100, 1 / 100], [1, 2]).success, 4)

@@ -1,12 +1,12 @@
-"""Many canaries, one training run: what the number of correct guesses proves about the training.
+"""Many canaries, one training run: a test of the privacy claim by the number of correct guesses.
 
-Each of m canaries is drawn on its own: in the training set or not (a fair coin), or, with a shortlist of
+Each of m canaries is drawn independently: in the training set or not (a fair coin), or, with a shortlist of
 n > 1 candidates, as one of them. One run trains on all. An attack then guesses at most k of the canaries, k
-fixed beforehand, and C is how many it gets right. The guesses of one run depend on each other, so no
-binomial interval holds. What holds is this.
+fixed beforehand, and C is how many it gets right. The guesses of one run are dependent, so no
+binomial interval is valid. The following holds instead.
 
-Let G be the claimed trade-off curve: P(E) ≤ G(Q(E)) for every event E, where P and Q are the laws of what is
-released with a record and without it, either way round. G is concave and rises. With T_i = P(C ≥ i) and
+Let G be the claimed trade-off curve: P(E) ≤ G(Q(E)) for every event E, where P and Q are the laws of the
+release with a record and without it, in either order. G is concave and increasing. With T_i = P(C ≥ i) and
 a_i = E[C·1{C ≥ i}] / m = (i·T_i + Σ_{l>i} T_l) / m, for every i ≥ 1
 
     Σ_{l≥i} T_l + m·L(a_i) ≤ (k − i + 1)·T_{i−1},
@@ -20,12 +20,12 @@ Average over x, the others and j; by Jensen's inequality a_i ≤ G(b_{i−1}) wi
 For a shortlist, replacing x by y takes x out and puts y in, which costs G twice, and there are n − 1 wrong
 guesses for each right one: a_i ≤ G(G(b_{i−1} / (n − 1))). This is the theorem of Mahloujifar, Melis and
 Chaudhuri, with what replacing a record costs written out.
-(2) Shortlist: take x out, which costs G once. What is left does not depend on x, and the events of the n
+(2) Shortlist: take x out, which costs G once. The resulting law does not depend on x, and the events of the n
 candidates are disjoint, so on average a_i ≤ G(P_without(j is guessed, C' ≥ i − 1) / n). Putting j back costs
 G once more: a_i ≤ G(G(b_{i−1} + a_i) / n). For i = 0 this is the ceiling γ = G(1/n) on the mean.
 All say b_{i−1} ≥ L(a_i), and b_{i−1} = ((k − i + 1)·T_{i−1} − Σ_{l≥i} T_l) / m. ∎
 
-Every left side rises in all T_l, so the smallest sequence with T_c = τ takes each T_i as small as allowed,
+Every left side increases in all T_l, so the smallest sequence with T_c = τ takes each T_i as small as allowed,
 from c down to 0. If its T_0 exceeds 1, P(C ≥ c) = τ is impossible.
 """
 
@@ -47,15 +47,15 @@ from remanence.core.exceptions import InputError
 
 Array = npt.NDArray[np.floating[Any]]
 
-_LEAST_DELTA = 1e-7  # rarer events decide nothing about a few thousand canaries
+_LEAST_DELTA = 1e-7  # rarer events are irrelevant for a few thousand canaries
 _LINES = 24
 
 
 class TradeOff(Protocol):
-    """A claimed trade-off curve G, by its inverse: how rare an event can be that a record makes this likely."""
+    """A claimed trade-off curve G, by its inverse: the least probability without a record, given that with it."""
 
     def inverse(self, probability: Array) -> Array:
-        """A number never above G⁻¹(probability)."""
+        """A lower bound on G⁻¹(probability)."""
         ...
 
 
@@ -78,7 +78,7 @@ class GaussianCurve:
 @final
 @dataclass(frozen=True)
 class LinesCurve:
-    """G(x) = min over (ε, δ) of e^ε·x + δ and 1 − e^−ε·(1 − δ − x): any set of proven (ε, δ), both ways round.
+    """G(x) = min over (ε, δ) of e^ε·x + δ and 1 − e^−ε·(1 − δ − x): any set of proven (ε, δ), in both directions.
 
     >>> round(float(LinesCurve(((0.0, 0.2),)).inverse(np.array(0.5))), 12)
     0.3
@@ -87,7 +87,7 @@ class LinesCurve:
     pairs: tuple[tuple[float, float], ...]  # (ε, δ)
 
     def inverse(self, probability: Array) -> Array:
-        """The largest of the lines' inverses, one line after the other: there are few."""
+        """The largest of the lines' inverses, in a loop over the few lines."""
         found = np.zeros_like(probability)
         for epsilon, delta in self.pairs:
             found = np.maximum(found, (probability - delta) * math.exp(-epsilon))
@@ -107,14 +107,14 @@ def dpsgd_curve(schedule: Segment | Sequence[Segment]) -> TradeOff:
         return GaussianCurve(shift_of(segments))
     grid = (
         epsilon_upper(segments, _LEAST_DELTA) * np.linspace(0, 1, _LINES) ** 1.5
-    )  # denser where the curve bends
+    )  # denser where the curvature is high
     return LinesCurve(tuple((epsilon, delta_upper(segments, epsilon)) for epsilon in grid.tolist()))
 
 
 @final
 @dataclass(frozen=True)
 class GuessCount:
-    """What was seen in one run: `correct` of at most `guesses` guesses about `canaries` canaries.
+    """The outcome of one run: `correct` of at most `guesses` guesses about `canaries` canaries.
 
     `candidates` is the length of each canary's shortlist; 1 means that the canary was in or out.
     """
@@ -136,7 +136,7 @@ class GuessCount:
             )
 
     def least_mass(self, curve: TradeOff, tail: npt.ArrayLike) -> Array:
-        """The smallest T_0 with P(C ≥ correct) = tail; above 1, the curve rules such a tail out."""
+        """The smallest T_0 with P(C ≥ correct) = tail; if it exceeds 1, the curve rules out this tail."""
         m, k = self.canaries, self.guesses
         current = np.asarray(tail, dtype=np.float64)
         if isinstance(curve, GaussianCurve):
@@ -150,7 +150,7 @@ class GuessCount:
         return current
 
     def _least_wrong(self, curve: TradeOff, share: Array) -> Array:
-        """L(a): the least share of wrong guesses that comes with this share of right ones."""
+        """L(a): the least share of wrong guesses, given this share of right ones."""
         n, once = self.candidates, curve.inverse(share)
         if n == 1:
             return once
@@ -206,7 +206,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 def _last_rejected(
     rejected: Callable[[Array], npt.NDArray[np.bool_]], highest: float, *, points: int = 33
 ) -> float:
-    """The largest number up to which all are rejected, from below, to about a thousandth."""
+    """The end of the rejected range, found from below to within about a thousandth."""
     low, high = 0.0, highest
     if not bool(rejected(np.array([1e-9]))[0]):
         return 0.0

@@ -1,4 +1,4 @@
-"""Many people: how many of them one training gives away, at most, and an attribute by groups of them."""
+"""Many people: the most that one training can expose, and attribute inference by group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHARED = "everyone in the group has the same value, so knowing the group reveal
 
 @dataclass(frozen=True)
 class Crowd:
-    """Of this many people, at most `expected` are recovered on average, and at most `most` with this confidence."""
+    """A ceiling on recovered people: at most `expected` on average, and at most `most` with this confidence."""
 
     people: int
     expected: float
@@ -41,9 +41,9 @@ def crowd(
     person: Person | None = None,
     confidence: float = 0.95,
 ) -> Crowd:
-    """How many of N people an adversary recovers, each out of their own shortlist of n candidates.
+    """The most of N people that an adversary can recover, each from their own shortlist of n candidates.
 
-    On average at most N·γ(1/n), however the people's outcomes depend on each other. More than `most` of them with a
+    On average at most N·γ(1/n), whatever the dependence between people's outcomes. More than `most` of them with a
     probability of at most 1 − confidence: the theorem behind the audit of one run (`one_run`), with all N guessed.
     Each person's records are drawn independently of the others', all candidates equally likely.
 
@@ -67,11 +67,11 @@ def crowd(
     curves, level = [dpsgd_curve(run) for run in runs], 1 - confidence
 
     def ruled_out(most: int) -> bool:
-        """Whether one of the pairs, each of which holds, says so."""
+        """Whether one of the valid (ε, δ) pairs rules it out."""
         count = GuessCount(most + 1, people, people, candidates)
         return any(count.rejects(curve, level) for curve in curves)
 
-    most = bisect_left(range(people), True, key=ruled_out)  # all counts beyond it are
+    most = bisect_left(range(people), True, key=ruled_out)  # all counts above it are ruled out
     assumptions = (
         *bound.assumptions,
         f"each person is one of {candidates} equally likely candidates, independently of the others",
@@ -90,7 +90,7 @@ def attribute(
 ) -> dict[str, Bound]:
     """The ceiling on guessing a person's hidden value, by group.
 
-    The best guess without the release is the commonest value among people like them, so κ is its share in the group,
+    The best guess without the release is the most common value in the person's group, so κ is its share in the group,
     and the ceiling is γ(κ). Everything else that the adversary knows about the person goes into the groups. `values`
     has one entry per person, and so has `by`.
 

@@ -1,17 +1,17 @@
-"""Whose ceiling it is, one record's or a person's, and how their records get into batches.
+"""Ceilings for one record or a person, and the ways in which records are assigned to batches.
 
 Every way of batching is reduced to pairs of laws that the engine knows. γ(κ) = sup{μ(E): ν(E) ≤ κ} bounds
 reconstruction for *any* law ν that does not depend on the target (averaged over targets, an attack on a release
-from ν succeeds as often as a guess), so each way may choose the reference that suits it, and where there are two
+from ν succeeds as often as a guess), so each batching may choose a convenient reference, and with two
 pairs the smaller ceiling holds.
 
 In all of them the other records' gradients and places are given to the adversary, and a step that moves the sum by a
 vector of length at most s is a post-processing of one that moves a number by s: multiply by the direction, and add
 independent noise in its orthogonal complement. So adaptive directions cost nothing.
 
-**poisson**: each record on its own with probability q. A binomial mixture (`Segment`).
+**poisson**: each record independently with probability q. A binomial mixture (`Segment`).
 
-**people**: each person on their own with probability q, all their records summed and clipped together (DP-FedAvg).
+**people**: each person independently with probability q, all their records summed and clipped together (DP-FedAvg).
 The pair of one record.
 
 **shuffled**: E = ⌈T / ⌊N/B⌋⌉ passes over the data, each record in at most one batch of each pass, in whatever order,
@@ -32,7 +32,7 @@ space, and growing J to J′ dominates: a `Segment` of half the noise, the rate 
 
 **balls-in-bins**: each pass throws every record into one of b = 1/q batches. Reference: the same throws with the
 target's gradient left out: N(0, σ²·I_b) against the mean of N(e_t, σ²·I_b) over t = 1 … b, once for each pass
-(`engine/allocation.py`, certified from both sides). It is dominated by the shuffle's pair, because telling t helps.
+(`engine/allocation.py`, certified from both sides). It is dominated by the shuffle's pair, because revealing t helps.
 A person's k records are put back one after the other, each given the places of all others: γ ≤ G(G(… G(κ))), k times,
 with G = γ of one record. The better of the two holds.
 
@@ -84,22 +84,22 @@ _EITHER = (
 )
 _REPLACED = "the comparison is with the same training on another record in the target's place"
 _WHOLE_BATCHES = 1e-6  # how near to a whole number the batches of a pass must be
-_LEVELS = 24  # different counts that are computed; more of them are rounded up to this many
+_LEVELS = 24  # distinct counts to compute; more are rounded up to this many
 _EXAMPLE = "5, or '1:900,2:80,5:20' (900 people with one record, …)"
-_SHARES_OFF = 1e-9  # by how much shares may differ from a sum of 1
+_SHARES_OFF = 1e-9  # tolerance for shares that sum to 1
 _UP = 1 + 1e-12  # of a rate, upwards
 _ROUNDING = 1e-12  # of N/B, far less than two different data sets of any size differ by
-_LEAST_INVERTED = 1e-12  # below it, 1 − κ is too near to 1 for a float to tell
+_LEAST_INVERTED = 1e-12  # below it, 1 − κ is too close to 1 for a float
 _CHAIN_WIDTH = 1e-5  # relative, of the inverse of γ; its error is on the safe side
 _THROWN_WIDTH = 1e-3  # the same for balls in bins, which take longer
 
 
 @dataclass(frozen=True)
 class RecordCounts:
-    """Shares of people by how many records they have, for the ceiling of a person at random.
+    """Shares of people by number of records, for the ceiling of a random person.
 
-    An adversary who knows how many records the target has succeeds with at most Σ_k p_k·γ_k(κ), and one who does not
-    know it has less to go by. κ is what a guess achieves whatever the number of records. Where all people
+    An adversary who knows the target's number of records succeeds with probability at most Σ_k p_k·γ_k(κ), and one
+    who does not cannot do better. κ is the success of a guess, whatever the number of records. If all people
     have the same number of records, the ceiling is not an average.
 
     >>> RecordCounts.of({1: 900, 5: 100}).shares
@@ -108,7 +108,7 @@ class RecordCounts:
     ('a person with exactly 5 records', 'a random person with 1 to 5 records')
     """
 
-    shares: tuple[tuple[int, float], ...]  # (records, share of the people), by rising numbers of records
+    shares: tuple[tuple[int, float], ...]  # (records, share of the people), by increasing number of records
 
     def __post_init__(self) -> None:
         paired = isinstance(self.shares, tuple) and all(
@@ -128,7 +128,7 @@ class RecordCounts:
 
     @classmethod
     def of(cls, people: Mapping[int, float]) -> RecordCounts:
-        """From the number or the share of people by how many records they have."""
+        """From the count or the share of people for each number of records."""
         if not isinstance(people, Mapping) or not all(
             is_number(number, -1e-300) for number in people.values()
         ):
@@ -156,7 +156,7 @@ class RecordCounts:
 
     @property
     def assumption(self) -> str:
-        """What the proof needs of the numbers."""
+        """The proof's assumption about the numbers of records."""
         if self.differs:
             return (
                 "on average over people: the target is one of them at random, who has so many records with the "
@@ -165,7 +165,7 @@ class RecordCounts:
         return f"every person has exactly {self.most} records"
 
     def levels(self) -> tuple[tuple[int, float], ...]:
-        """The shares with at most a few numbers of records, rounded up: more records dominate fewer."""
+        """The shares with few distinct numbers of records, rounded up, because more records dominate fewer."""
         if len(self.shares) <= _LEVELS:
             return self.shares
         steps = np.unique(np.ceil(np.geomspace(self.shares[0][0], self.most, _LEVELS) - 1e-9).astype(int))
@@ -179,9 +179,9 @@ class RecordCounts:
 
 @dataclass(frozen=True)
 class Person:
-    """One person: how many records they have, how these get into batches, and who the neighbours are.
+    """One person: their number of records, how these are batched, and the neighbouring relation.
 
-    A number of records is "at most"; `RecordCounts` has exact ones, and how many people have how many.
+    A plain number of records means "at most"; `RecordCounts` has exact numbers with their shares of people.
 
     >>> Person().whose, Person(records=5).whose
     ('one record', 'a person with at most 5 records')
@@ -189,7 +189,7 @@ class Person:
 
     records: int | RecordCounts = 1
     batches: Batches = "poisson"
-    replaced: bool = False  # neighbours replace a person instead of leaving them out
+    replaced: bool = False  # neighbours replace a person instead of removing them
 
     def __post_init__(self) -> None:
         whole("records per person", self.most, most=MOST_RECORDS, hint="1: a person is one record")
@@ -217,11 +217,11 @@ class Person:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the proof needs."""
+        """The assumptions of the proof."""
         return self.assumptions_of(())
 
     def assumptions_of(self, brackets: Sequence[Bracket]) -> tuple[str, ...]:
-        """What the proof of these brackets needs: with fixed batches, either of two comparisons may give the number."""
+        """The assumptions behind these brackets: with fixed batches, either of two comparisons may give the number."""
         used = {bracket.method for bracket in brackets} & {_REMOVED, _LEFT_OUT}
         if self.replaced:
             reference = _REPLACED
@@ -249,17 +249,17 @@ class Person:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the pair is the engine's own: nothing to choose, no chain."""
+        """Whether the engine's own pair applies, without alternatives or chaining."""
         return self.batches in ("poisson", "people") and not self.replaced and not self.on_average
 
     def schedules(self, schedule: Segment | Sequence[Segment]) -> list[Schedule]:
-        """Runs each of which dominates the training, for one record of the engine's kind taken out."""
+        """Runs that each dominate the training, when one record in the engine's sense is removed."""
         return _WAYS[self.batches](normalise(schedule), self.most)
 
     def brackets(
         self, schedule: Segment | Sequence[Segment], log_baselines: Sequence[float], *, rtol: float
     ) -> list[Bracket]:
-        """What is known of γ at each baseline."""
+        """The bracket of γ at each baseline."""
         if self.on_average and isinstance(self.records, RecordCounts):
             levels = self.records.levels()
             parts = [
@@ -268,7 +268,7 @@ class Person:
             ]
             shares, rounded = [share for _, share in levels], levels != self.records.shares
             found = [_averaged(list(zip(shares, each, strict=True))) for each in zip(*parts, strict=True)]
-            # No test is known to reach what holds for more records than people have.
+            # No test is known to reach a ceiling for more records than people have.
             return [
                 replace(each, log_lower=-math.inf, log_estimate=None) if rounded else each for each in found
             ]
@@ -284,7 +284,7 @@ class Person:
             options[0].log_lower if self.batches == "shuffled" or is_full_batch(schedule) else -math.inf
         )
         if self.batches == "fixed" and not self.replaced:
-            # Tests that exist: the other records' gradients may be 0, and all opposite to the target's.
+            # Explicit tests: the other records' gradients may be 0, and all opposite to the target's.
             log_lower = dpsgd_bracket(schedule, log_baseline, rtol=rtol).log_lower
             if self.most == 1 and options[-1].log_upper < options[0].log_upper:
                 log_lower = options[-1].log_lower
@@ -302,7 +302,7 @@ class Person:
 
 
 def read_person(person: Person | None) -> Person:
-    """Whose ceiling it is; one record's by default."""
+    """The given person, or by default one record."""
     return instance("person", Person() if person is None else person, Person, "a Person", "Person(records=5)")
 
 
@@ -311,7 +311,7 @@ def _removed(run: Schedule, log_baseline: float, rtol: float) -> Bracket:
 
 
 def replaced(run: Schedule, log_baseline: float, rtol: float) -> Bracket:
-    """γ where the other training has another record in the target's place: one out, the other in."""
+    """γ if the other training has another record in the target's place: one removed, the other added."""
     if is_full_batch(run):
         halved = tuple(replace(segment, noise_multiplier=segment.noise_multiplier / 2) for segment in run)
         return dpsgd_bracket(halved, log_baseline, rtol=rtol)
@@ -324,10 +324,10 @@ def replaced(run: Schedule, log_baseline: float, rtol: float) -> Bracket:
 
 
 def chained(success: Callable[[float], Bracket], log_baseline: float, width: float) -> Bracket:
-    """γ of one record out and the other in, G(1 − G⁻¹(1 − κ)), from what is known of G."""
+    """γ of one record removed and another added, G(1 − G⁻¹(1 − κ)), from brackets of G."""
 
     def allowed(log_size: float) -> bool:
-        """Whether G(1 − e^log_size) ≤ 1 − κ, certainly."""
+        """Whether G(1 − e^log_size) ≤ 1 − κ is certified."""
         return success(math.log1p(-math.exp(log_size))).log_complement_lower >= log_baseline
 
     def near(low: float, high: float) -> bool:
@@ -340,7 +340,7 @@ def chained(success: Callable[[float], Bracket], log_baseline: float, width: flo
 
 
 def _thrown(schedule: Schedule, records: int, log_baseline: float, *, rtol: float) -> Bracket:
-    """γ of balls in bins, of one record after the other."""
+    """γ of balls in bins, chained over the records."""
     passes, bins = _passes(schedule)
     once = partial(allocation_bracket, schedule[0].noise_multiplier, bins, passes, rtol=rtol)
     found = once(log_baseline)
@@ -402,7 +402,7 @@ _WAYS: dict[str, Callable[[Schedule, int], list[Schedule]]] = {
 
 
 def _averaged(parts: list[tuple[float, Bracket]]) -> Bracket:
-    """What is known of Σ share·γ from what is known of each γ, rounded outwards."""
+    """The bracket of Σ share·γ from the brackets of each γ, rounded outwards."""
 
     def mean(logs: list[float], side: int) -> float:
         terms = [math.log(share) + log for (share, _), log in zip(parts, logs, strict=True)]
@@ -424,7 +424,7 @@ def _averaged(parts: list[tuple[float, Bracket]]) -> Bracket:
 
 
 def read_record_counts(text: str) -> int | RecordCounts:
-    """Records per person as people write them: at most this many, or how many people have how many.
+    """Parse records per person: the most per person, or the number of people for each number of records.
 
     >>> read_record_counts("5"), read_record_counts("1:900, 2:80, 5:20").shares
     (5, ((1, 0.9), (2, 0.08), (5, 0.02)))

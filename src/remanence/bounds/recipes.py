@@ -1,4 +1,4 @@
-"""How a bound was computed, in plain JSON, so that a stored ceiling can be computed again."""
+"""How a bound was computed, in plain JSON, so that a stored ceiling can be recomputed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KNOWN: dict[str, Callable[..., Bound]] = {}
 
 
 def recomputable(function: Callable[P, Bound]) -> Callable[P, Bound]:
-    """Let the bounds that a function returns carry how they were computed."""
+    """Attach to the bounds that a function returns the recipe of their computation."""
     signature = inspect.signature(function)
     _KNOWN[function.__name__] = function
 
@@ -45,7 +45,7 @@ def recomputable(function: Callable[P, Bound]) -> Callable[P, Bound]:
 
 
 def recompute(recipe: Mapping[str, Any]) -> Bound:
-    """The bound that a recipe describes, computed again: a recipe may come from a file, and is not trusted.
+    """Recompute the bound that a recipe describes. A recipe may come from a file, and is not trusted.
 
     A stored ceiling may state more assumptions than the recomputed one, never fewer.
 
@@ -73,7 +73,7 @@ def recompute(recipe: Mapping[str, Any]) -> Bound:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON holds it."""
+    """A value in JSON's types."""
     if is_dataclass(value) and not isinstance(value, type):
         names = (field.name for field in fields(value) if field.init and field.name != "cap")
         return {name: _plain(getattr(value, name)) for name in names}

@@ -1,4 +1,4 @@
-"""Ceilings for trainings other than plain DP-SGD: other noise, batches, gradients, and final weights alone."""
+"""Ceilings beyond plain DP-SGD: correlated noise, truncated batches, individual norms, and final weights only."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from remanence.core.exceptions import InputError
 from remanence.core.references import BOK_2024, CHOQUETTE_CHOO_2023, HAYES_2023, REMANENCE
 
 _ROUNDING = 1 + 1e-12  # of a norm, upwards
-_NORMS = 32  # norms are rounded up to this many levels where each would need a computation of its own
-_TAIL_ERROR = 1e-9  # relative, of a binomial tail; far above what it was measured to be off
+_NORMS = 32  # norms are rounded up to this many levels if each needs a separate computation
+_TAIL_ERROR = 1e-9  # relative, of a binomial tail; far above its measured error
 
 
 @recomputable
@@ -39,13 +39,13 @@ def correlated_noise(
 ) -> Bound:
     """The ceiling for training with correlated noise (DP-FTRL, banded matrix factorisation).
 
-    Released is C·G + σ·Z (and what is computed from it), G one clipped gradient sum per step, C lower triangular and
-    square. A record takes part in steps that are `separation` apart: b, and then every b-th.
+    The release is C·G + σ·Z (and functions of it), with G one clipped gradient sum per step and C lower triangular and
+    square. A record takes part in steps that are `separation` = b apart.
 
     With a sampling rate below 1 (cyclic Poisson: the data are cut into b parts, and step t samples from part t mod b)
     C must have at most b bands. A participation then moves b rows that no other participation of the record moves,
     by the column of C times a gradient that was chosen before the first of these rows was released: one Gaussian
-    mechanism of noise σ/‖column‖, sampled once. What comes in between is a function of what was released. So the
+    mechanism of noise σ/‖column‖, sampled once. Everything in between is a function of earlier releases. So the
     run is ⌈n/b⌉ Poisson sampled steps.
 
     With a rate of 1 the record takes part in every b-th step from a known one on. Its contribution Σ_t C_t ⊗ g_t
@@ -119,11 +119,11 @@ def truncated_poisson(
     max_batch_size: int,
     log_baseline: Values = None,
 ) -> Bound:
-    """The ceiling for Poisson sampling into batches of a limited size: of a larger one, some records are left out.
+    """The ceiling for Poisson sampling into batches of a limited size; larger batches are truncated.
 
-    Compare with plain Poisson sampling without the target, which does not depend on it. The training is as with plain
+    Compare with plain Poisson sampling without the target, which does not depend on it. The training equals plain
     Poisson sampling unless some batch is too large, so γ ≤ γ_Poisson(κ) + T·P(Bin(N, B/N) > max_batch_size). Without
-    amplification, γ ≤ Φ(Φ⁻¹(κ) + √T/σ), however batches are made: compare with the same batches without its gradient.
+    amplification, γ ≤ Φ(Φ⁻¹(κ) + √T/σ) for any batching: compare with the same batches without the target's gradient.
 
     >>> settings = {"noise_multiplier": 1.1, "steps": 1000, "dataset_size": 10_000, "batch_size": 100}
     >>> round(truncated_poisson(0.01, **settings, max_batch_size=160).success, 4)
@@ -170,19 +170,19 @@ def final_weights(
     log_baseline: Values = None,
     person: Person | None = None,
 ) -> Bound:
-    """The ceiling if only the final weights of noisy gradient descent are seen: strongly convex, smooth objectives.
+    """The ceiling if only the final weights of noisy gradient descent are released, for strongly convex, smooth F.
 
     x ← x − η·(∇F(x) + noise), full batches, F the mean objective with the regulariser, m-strongly convex and
-    M-smooth with the target and without it, after clipping. That is so if no gradient is longer than the clipping
-    norm C; and if a record's loss is ℓ(u) with one predictor u = x·w, ℓ convex and L-smooth (logistic regression, one
-    output): its gradient ℓ′(u)·x is clipped to x times ℓ′ cut off at ±C/|x|, which still rises, no faster than L. So
-    the clipped gradient is that of a convex and L·|x|²-smooth loss, and ridge terms outside the clipping stay as they
-    are. With several outputs clipping may turn a contraction into an expansion, and we refuse.
+    M-smooth with the target and without it, after clipping. This holds if no gradient is longer than the clipping
+    norm C, or if a record's loss is ℓ(u) with one predictor u = x·w, ℓ convex and L-smooth (logistic regression, one
+    output): its gradient ℓ′(u)·x is clipped to x times ℓ′ truncated at ±C/|x|, which still increases, at most at rate
+    L. So the clipped gradient is that of a convex and L·|x|²-smooth loss, and ridge terms outside the clipping are
+    unaffected. With several outputs clipping may turn a contraction into an expansion, and we refuse.
 
-    A step contracts by c = max(|1 − ηm|, |1 − ηM|) < 1. Interpolate between the two trainings: let z_t, the distance
-    that is still to be made up after t steps, follow z_t = c·z_(t−1) + s − a_t with z_0 = z_T = 0, where s is what the
-    target moves a step by and a_t is what the noise of step t, of deviation σ·s, hides. That costs
-    μ² = Σ a_t²/(σ·s)² (Bok, Su and Altschuler 2024), least for a_t ∝ c^(T−t):
+    A step contracts by c = max(|1 − ηm|, |1 − ηM|) < 1. Interpolate between the two trainings: let z_t, the remaining
+    distance after t steps, follow z_t = c·z_(t−1) + s − a_t with z_0 = z_T = 0, where s is the target's effect on a
+    step and a_t is the shift absorbed by the noise of step t, of standard deviation σ·s. That costs
+    μ² = Σ a_t²/(σ·s)² (Bok, Su and Altschuler 2024), minimal for a_t ∝ c^(T−t):
 
         μ = (1/σ)·√((1 − c^T)·(1 + c) / ((1 + c^T)·(1 − c))),    γ = Φ(Φ⁻¹(κ) + μ).
 
@@ -246,9 +246,9 @@ def individual(
     """The ceiling for a record whose clipped gradient had these norms, one for each step of a run.
 
     A step that moves the sum by n ≤ C under noise σC is a step of noise multiplier σC/n (Hayes et al. 2023,
-    Appendix K.1). The norms come from a run that has happened, so the number is about that record in that run:
-    on another path, and for another record, gradients may be longer, and nothing here is a guarantee before
-    training. As the bound of a game it is right only if, on every path that training can take, no candidate's
+    Appendix K.1). The norms come from a completed run, so the number is about that record in that run:
+    on another path, and for another record, gradients may be longer, so this is not a guarantee in advance of
+    training. As the bound of a game it is valid only if, on every path that training can take, no candidate's
     gradients are longer than these.
 
     >>> half = individual(0.1, norms=[0.5] * 100, noise_multiplier=10.0)
@@ -259,7 +259,7 @@ def individual(
     max_grad_norm = number("max_grad_norm", max_grad_norm, above=0)
     noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
     number("smallest norm", min(norms), least=0, hint="norms=[0.3, 0.2]")
-    most = max_grad_norm * (1 + 1e-4)  # single precision may end a little above
+    most = max_grad_norm * (1 + 1e-4)  # single precision may exceed it slightly
     number("largest norm", max(norms), most=most, hint="norms after clipping")
     shares = [min(1.0, norm / max_grad_norm) for norm in norms]
     schedule = _levelled(shares, noise_multiplier, sample_rate)
@@ -274,7 +274,7 @@ def individual(
 
 
 def _levelled(shares: Sequence[float], noise_multiplier: float, sample_rate: float) -> list[Segment]:
-    """At full batch only Σ n² counts; elsewhere steps of equal norm, rounded up, go together."""
+    """Segments for these norms: at full batch only Σ n² matters; otherwise steps are grouped by rounded-up norm."""
     if sample_rate == 1:
         mean = max(sum(share**2 for share in shares) / len(shares), 1e-12)
         return [Segment(noise_multiplier / math.sqrt(mean), 1.0, len(shares))]

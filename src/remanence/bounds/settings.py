@@ -36,7 +36,7 @@ def dpsgd(
 
     γ = sup{μ(E): ν(E) ≤ κ}, μ the transcript with the target and ν without (Hayes et al. 2023,
     Corollary 4). Settings that change over training are a `schedule` of segments. A `person` may have several
-    records, and they may get into batches in other ways than by Poisson sampling.
+    records, which may be batched in other ways than by Poisson sampling.
 
     >>> bound = dpsgd(0.1, noise_multiplier=0.987386, sample_rate=0.02, steps=1000)
     >>> round(bound.lower, 4), round(bound.success, 4)
@@ -88,11 +88,11 @@ def true_positives(
     steps: int = 1,
     schedule: Segment | Sequence[Segment] | None = None,
 ) -> Bound:
-    """The largest true positive rate of any test whether a record was trained on, or another one in its place.
+    """The largest true positive rate of any test of whether a record, or another one in its place, was trained on.
 
-    With γ from `dpsgd`: what happens with probability α on the other record happens with at most
-    1 − γ⁻¹(1 − α) on neither, and so with at most γ of that on the record itself. Nothing is assumed about where
-    the records come from. The bound's `baseline` is the false positive rate.
+    With γ from `dpsgd`: an event of probability α with the other record has probability at most
+    1 − γ⁻¹(1 − α) with neither, and hence at most γ of that with the record itself. The records may come from
+    any distribution. The bound's `baseline` is the false positive rate.
 
     >>> round(true_positives(0.01, noise_multiplier=2.0).success, 4)  # Φ(Φ⁻¹(0.01) + 2 · 1/2)
     0.0924
@@ -109,7 +109,7 @@ def true_positives(
 
 @recomputable
 def in_or_out(schedule: Segment | Sequence[Segment]) -> Bound:
-    """The ceiling on guessing whether a record was trained on, where a coin decided: (1 + δ(0)) / 2.
+    """The ceiling on guessing whether a record was trained on, if a fair coin decided: (1 + δ(0)) / 2.
 
     >>> round(in_or_out(Segment(1.0)).success, 5)  # Φ(1/2)
     0.69146
@@ -122,7 +122,7 @@ def in_or_out(schedule: Segment | Sequence[Segment]) -> Bound:
 def gaussian(
     baseline: Values = None, *, noise_multiplier: float, steps: int = 1, log_baseline: Values = None
 ) -> Bound:
-    """The ceiling for a Gaussian mechanism whose noise is `noise_multiplier` times the target's largest effect.
+    """The ceiling for a Gaussian mechanism whose noise is `noise_multiplier` times the sensitivity.
 
     γ = Φ(Φ⁻¹(κ) + √T/σ).
 
@@ -136,9 +136,9 @@ def gaussian(
 
 @recomputable
 def laplace(baseline: Values = None, *, scale: float, log_baseline: Values = None) -> Bound:
-    """The ceiling for a Laplace mechanism whose noise is `scale` times the target's largest effect.
+    """The ceiling for a Laplace mechanism whose noise is `scale` times the sensitivity.
 
-    One dimension, effect 1, ε = 1/b: γ = κ·e^ε up to κ = e^−ε/2, then 1 − e^−ε/(4κ) up to κ = 1/2,
+    One dimension, sensitivity 1, ε = 1/b: γ = κ·e^ε up to κ = e^−ε/2, then 1 − e^−ε/(4κ) up to κ = 1/2,
     then 1 − (1 − κ)·e^−ε: the power of the test {x > t} at size κ.
 
     >>> round(laplace(0.1, scale=1.0).success, 5), round(laplace(0.4, scale=1.0).success, 5)
@@ -167,7 +167,7 @@ def read_schedule(
     steps: int,
     schedule: Segment | Sequence[Segment] | None,
 ) -> tuple[Segment, ...]:
-    """The settings of a run as segments, given either way."""
+    """The settings of a run as segments, from a schedule or from single settings."""
     exactly_one({"noise_multiplier": noise_multiplier, "schedule": schedule}, "noise_multiplier=1.1")
     if noise_multiplier is not None:
         return (Segment(noise_multiplier, sample_rate, steps),)
