@@ -12,7 +12,7 @@ of losses ("connect the dots"), and composed over the passes. *Below.* The test 
 them and rounds the logarithm of the sum: its size and power are computed from its own two laws.
 
 It covers adaptive gradients of at most 1: y_t = c·x_t + √(1 − c²)·w_t, with c and the direction chosen from what came
-before, turns the pair above into that of a shorter gradient, step by step.
+earlier releases, turns the pair above into that of a shorter gradient, step by step.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LARGEST_ORDER = 96  # of the Rényi divergences
 
 @lru_cache(maxsize=256)
 def allocation_bracket(noise: float, bins: int, passes: int, log_baseline: float, rtol: float) -> Bracket:
-    """What is known of γ for balls in bins.
+    """The bracket of γ for balls in bins.
 
     >>> found = allocation_bracket(2.0, 100, 1, math.log(0.01), 1e-4)
     >>> round(math.exp(found.log_lower), 5), round(math.exp(found.log_upper), 5)
@@ -108,19 +108,19 @@ def _refined(
             break
         factor = min(max(math.sqrt(_AIM / excess), _FINEST, points / most), _COARSEST)
         spacing, share = spacing * factor, share * factor
-        if left > 1:  # a wider bracket tells fewer large numbers apart
+        if left > 1:  # a wider bracket distinguishes fewer large numbers
             before, (top, _) = top, _largest(noise, bins, cut * _SHARE_ABOVE * left)
             spacing *= top / before
     return best
 
 
 def _above(noise: float, value: float) -> float:
-    """The chance with the record that Y is above a value."""
+    """The probability with the record that Y is above a value."""
     return float(ndtr(0.5 / noise - noise * math.log(value)))
 
 
 def _largest(noise: float, bins: int, cut: float) -> tuple[float, float]:
-    """Beyond which Y nothing is told apart, and the deviation of Y up to there.
+    """The Y beyond which values are not distinguished, and the standard deviation of Y up to there.
 
     It happens with a probability of at most `cut` without the record, or with it. What is above counts as an infinite
     loss, which raises κ·e^s + E_μ(1 − e^{s−S})₊ by e^s times its mass without the record.
@@ -136,7 +136,7 @@ def _largest(noise: float, bins: int, cut: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Sum:
-    """The law of a sum on a lattice, and how far all of its probabilities together may be off."""
+    """The law of a sum on a lattice, and the total error of its probabilities."""
 
     law: Law
     off: float
@@ -174,7 +174,7 @@ class _Sum:
 def _on_lattices(
     noise: float, bins: int, passes: int, log_baseline: float, resolution: tuple[float, float, float, float]
 ) -> tuple[Bracket, int, float]:
-    """The bracket that lattices of one spacing give, how many points they took, and how far rounding may be off."""
+    """The bracket from lattices of one spacing, their number of points, and the rounding error."""
     spacing, share, top, cut = resolution
     log_mass = math.log(cut)
     split, null, present, escaped, error = _one_number(noise, spacing, max(math.ceil(top / spacing), 2))
@@ -294,7 +294,7 @@ def _part(masses: Array, steps: int, start: float = 0.0) -> Part:
 
 
 def _window(parts: Sequence[Part], spacing: float, log_mass: float) -> Window:
-    """Where the sum has all but about e^`log_mass` of its mass on either side, by Chernoff's bound."""
+    """The window that holds all but about e^`log_mass` of the sum's mass on either side, by Chernoff's bound."""
     each = [part.moments(spacing) for part in parts]
     mean = math.fsum(m for m, _ in each)
     deviation = math.sqrt(max(math.fsum(v for _, v in each), spacing**2))
@@ -339,7 +339,7 @@ def _rounded(masses: Array, losses: Array, grid: Array) -> Array:
 
 
 def _dominated(found: _Sum, log_baseline: float, escaped: float) -> float:
-    """κ·e^s + E_μ(1 − e^{s−S})₊ at the best s, with all that may be off."""
+    """κ·e^s + E_μ(1 − e^{s−S})₊ at the best s, with all errors added."""
     law, baseline = found.law, math.exp(log_baseline)
     without = np.cumsum((found.masses * np.exp(np.minimum(-found.places, _LARGEST)))[::-1])[::-1]
     index = int(np.searchsorted(-without, -baseline, side="right")) - 1

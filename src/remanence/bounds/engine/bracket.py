@@ -1,21 +1,21 @@
-"""What is known of γ, and of 1 − γ, from both sides."""
+"""Two-sided bounds on γ and on 1 − γ."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 
-_COMPLEMENT_LENIENCE = 100.0  # 1 − γ is asked for to two digits fewer
-_NO_COMPLEMENT = -690.0  # below 1e-300 its digits are asked for no more
+_COMPLEMENT_LENIENCE = 100.0  # 1 − γ is required to two digits fewer
+_NO_COMPLEMENT = -690.0  # below 1e-300 its digits are not required
 
 
 @dataclass(frozen=True)
 class Bracket:
     """The success γ at one baseline κ, and 1 − γ, from both sides, in logarithms.
 
-    `log_upper` is the bound to report: no attack exceeds it. `log_lower` is the success of a test that exists, −∞
-    where none is known, so the bound cannot be improved by more than the difference. `converged` says that the
-    bracket is as narrow as asked for; otherwise it holds all the same.
+    `log_upper` is the bound to report: no attack exceeds it. `log_lower` is the success of an explicit test, −∞
+    if none is known, so the bound cannot be improved by more than the difference. `converged` says that the
+    bracket is as narrow as requested; otherwise it is still valid.
     """
 
     log_lower: float
@@ -28,7 +28,7 @@ class Bracket:
     dropped: str = ""  # why an estimate was not used: it contradicted the two sides, which are proven
 
     def meets(self, other: Bracket) -> Bracket:
-        """What both brackets allow."""
+        """The intersection of both brackets."""
         return replace(
             self,
             log_lower=max(self.log_lower, other.log_lower),
@@ -38,7 +38,7 @@ class Bracket:
         )
 
     def excess(self, rtol: float) -> float:
-        """The width as a multiple of what is asked for; 1 − γ is asked for to two digits fewer."""
+        """The width as a multiple of the required one; 1 − γ is required to two digits fewer."""
         width = self.log_upper - self.log_lower
         complement = self.log_complement_upper - self.log_complement_lower
         if self.log_complement_upper < _NO_COMPLEMENT:

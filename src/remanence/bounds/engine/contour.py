@@ -4,7 +4,7 @@ With K the cumulant of the run's loss S, and the line Re z = c,
 
     P_ν(S > s) = 1/2πi ∫ e^{K(z) − zs} dz/z,    P_μ(S > s) = 1/2πi ∫ e^{K(z) − (z−1)s} dz/(z−1).
 
-Crossing a pole turns P(S > s) into −P(S ≤ s), so every tail can be had from the side where it
+Crossing a pole turns P(S > s) into −P(S ≤ s), so every tail can be computed on the side where it
 is small. At the saddle point the integrand does not oscillate, and the trapezoidal rule keeps
 full *relative* precision however small the probability. An estimate, not a certificate.
 """
@@ -44,7 +44,7 @@ _FEWER_DIGITS = 1e-5
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the contour found, and whether its own error estimates allow trusting six digits of it."""
+    """The result of contour inversion, and whether its own error estimates support six digits."""
 
     log_success: float
     log_complement: float
@@ -238,7 +238,7 @@ def estimate_success(schedule: Schedule, log_baseline: float) -> Estimate:
 
 
 def estimate_log_delta(schedule: Schedule, epsilon: float) -> tuple[float, bool]:
-    """Log δ(ε) in the direction with the target against without it, and whether it can be trusted.
+    """Log δ(ε) for removing the target, and whether it can be trusted.
 
     δ(ε) = 1/2πi ∫ e^{K(z) − (z−1)ε} dz/(z(z−1)) on a line right of 1.
 
@@ -264,7 +264,7 @@ def estimate_log_delta(schedule: Schedule, epsilon: float) -> tuple[float, bool]
     if not ratio < 0:
         return 0.0, False
     share = -math.expm1(ratio)
-    rounding = 4e-16 * total_steps(schedule) / share  # of very many steps; six digits are left of a δ
+    rounding = 4e-16 * total_steps(schedule) / share  # of very many steps; δ keeps six digits
     trusted = (error + error_without) / share < _TRUSTED and rounding < _FEWER_DIGITS
     log_delta = float(with_target + math.log(share))
     return log_delta, bool(trusted and log_delta <= 0)

@@ -1,4 +1,4 @@
-"""The cumulant Λ of the privacy loss: everything about a run that tilting and Chernoff bounds need.
+"""The cumulant Λ of the privacy loss, the input of tilting and Chernoff bounds.
 
 One step's loss is L(x) = log(1−q + q·e^v) with v = (x − ½)/σ² and x drawn without the target;
 Λ(z) = log E e^{zL} is entire, and K(z) = Σ T·Λ(z) is the cumulant of the whole run's loss S.
@@ -88,7 +88,7 @@ class Moments:
 
     @property
     def deviation(self) -> float:
-        """The tilted standard deviation √K''(c), kept above 0: without noise to speak of S is an atom."""
+        """The tilted standard deviation √K''(c), kept above 0: with negligible noise S is an atom."""
         return max(math.sqrt(self.variance), 1e-30)
 
 
@@ -188,9 +188,9 @@ def order_for_baseline(schedule: Schedule, log_baseline: float) -> tuple[float, 
 
 
 def order_for_mean(schedule: Schedule, mean: float, *, start: float) -> tuple[float, Moments]:
-    """The tilt c with K'(c) = `mean` to within a tenth of a standard deviation, where there is one.
+    """The tilt c with K'(c) = `mean` to within a tenth of a standard deviation, if there is one.
 
-    Where there is none, because the loss cannot fall below Σ T·log(1−q), a far-off tilt.
+    If there is none, because the loss cannot fall below Σ T·log(1−q), an extreme tilt.
     """
     order = start
     at = moments(schedule, order)

@@ -1,4 +1,4 @@
-"""What DP-SGD's settings alone say about reconstruction: certified brackets of γ, and (ε, δ)."""
+"""Certified brackets of γ, and (ε, δ), from DP-SGD's settings alone."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from remanence.bounds.engine.schedule import (
 )
 from remanence.core.checks import number
 
-_MIXTURE_SLACK = 1e-13  # many times what a sum of a few normal tails was measured to be off
-_ATOMIC_NOISE = 0.15  # below it one step tells for sure whether it used the target
+_MIXTURE_SLACK = 1e-13  # many times the measured error of a sum of a few normal tails
+_ATOMIC_NOISE = 0.15  # below it one step reveals with certainty whether it used the target
 _TRUSTED = 1e-7  # relative, of an estimate that trusts itself to 1e-8
 
 
@@ -119,11 +119,11 @@ def _closed_form(segments: Schedule, log_baseline: float) -> Bracket | None:
 
 
 def _atomic(segments: Schedule, log_baseline: float) -> Bracket | None:
-    """So little noise that the only secret is whether the target was ever sampled; None where there is more of it.
+    """With so little noise the only secret is whether the target was ever sampled; None for more noise.
 
     It was not with probability a = Π (1 − q)^(k·T), and then the transcript is as without it: γ ≤ a·κ + 1 − a.
     The test that looks for any step above one half meets this up to T·Φ(−1/2σ) false alarms and
-    Φ(−1/2σ) misses, and spends what it has left of κ at random.
+    Φ(−1/2σ) misses, and spends the rest of κ at random.
     """
     if min(segment.noise_multiplier for segment in segments) >= _ATOMIC_NOISE:
         return None

@@ -1,8 +1,8 @@
 """Certified δ(ε) and ε(δ) of a run, from the same dominating pair as the bound on reconstruction.
 
-Differential privacy asks for both directions: taking the target out, δ(ε) = E_μ[(1 − e^{ε−S})₊], and
-putting it in, δ(ε) = E_ν[(1 − e^{ε+S})₊]. One dominating pair bounds both, because dominance does
-not care which of the two laws is called the first.
+Differential privacy requires both directions: removing the target, δ(ε) = E_μ[(1 − e^{ε−S})₊], and
+adding it, δ(ε) = E_ν[(1 − e^{ε+S})₊]. One dominating pair bounds both, because dominance does
+not depend on the order of the two laws.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_ROUNDS = 6
 _PAIR = ("spread", "null", "alternative")
 _SPARE = 14.0  # mass outside a window, below the tolerance
 _CUT = 6.0  # mass cut off at infinite losses, below the tolerance
-_GUESSED = 4.0  # Chernoff's bound on δ is above it by about so much
+_GUESSED = 4.0  # Chernoff's bound on δ is too high by about this much
 _RARE = -40.0
 _LARGEST = 700.0  # an exponent that a float can still take
 
@@ -65,7 +65,7 @@ def _tilt(schedule: Schedule, epsilon: float, *, removing: bool) -> tuple[float,
 def _profile(
     schedule: Schedule, order: float, at: Moments, *, removing: bool, spacing: float, rtol: float
 ) -> Profile:
-    # What is asked for is about as rare as the tilt has made it common.
+    # The requested event is about as rare as the tilt has made it common.
     log_floor = 0.0 if removing else 2 * min(at.cumulant - order * at.mean, 0.0)
     laws = build_laws(
         schedule,

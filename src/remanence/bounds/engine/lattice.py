@@ -160,7 +160,7 @@ class LatticePair:
 
 
 def _pad(law: Law, index: int, log_baseline: float) -> float:
-    """What rounding can do to a sum of the exponents that untilt a probability."""
+    """The rounding error of a sum of the exponents that untilt a probability."""
     exponents = abs(law.log_total) + (1 + abs(law.tilt)) * abs(law.loss_at(index)) + abs(log_baseline)
     return _PAD * UNIT * (1 + exponents)
 
@@ -176,7 +176,7 @@ def _log(value: float) -> float:
 
 
 def certain_ends(schedule: Schedule, log_baseline: float) -> Bracket:
-    """What holds without any lattice: κ ≤ γ ≤ the better of two bounds.
+    """The bracket that holds without any lattice: κ ≤ γ ≤ the better of two bounds.
 
     Chernoff's; and, because the transcript is as without the target if it was never sampled, which has a
     probability of a: γ ≤ a·κ + 1 − a.
@@ -389,7 +389,7 @@ def _snapped(schedule: Schedule, order: float, at: Moments, log_baseline: float)
 
 
 def starting_order(schedule: Schedule, log_baseline: float) -> tuple[float, Moments]:
-    """Where to tilt to first."""
+    """The first tilt."""
     if log_baseline > -math.log(2) and log_complement(log_baseline) > _PLAIN:
         # Not worth a tilt, and a near-atom at Σ T·log(1−q) would ask for an enormous one.
         return 0.0, moments(schedule, 0.0)
@@ -435,7 +435,7 @@ def lattice_bracket(
     spread = (
         abs(float(ndtri_exp(log_baseline))) if plain else abs(order) * at.deviation + _SHORT * (order > 1)
     )
-    # Of a run that tells little, even a coarse lattice leaves little to tell.
+    # For a run that reveals little, even a coarse lattice gives a narrow bracket.
     gain = min(max(best.log_upper - log_baseline, _LEAST_GAIN), 1.0)
     spacing = _COARSE * starting_spacing(schedule, at, spread=spread, rtol=rtol) / math.sqrt(gain)
     log_floor = float(log_complement(log_baseline))

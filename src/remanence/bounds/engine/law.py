@@ -57,7 +57,7 @@ class Law:
 
     @property
     def folding_matters(self) -> bool:
-        """Whether what folds into the window is more than what rounding does inside it."""
+        """Whether the mass folded into the window exceeds the rounding error inside it."""
         return self.outside > self.energy_error * math.sqrt(len(self.probabilities))
 
     def loss_at(self, position: float) -> float:
@@ -158,7 +158,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Window:
-    """Where a tilted law is looked at, and the Chernoff offsets t for the mass below and above."""
+    """The window of a tilted law, and the Chernoff offsets t for the mass below and above."""
 
     low: float
     mean: float

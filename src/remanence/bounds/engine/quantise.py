@@ -80,7 +80,7 @@ class Step:
 def loss_range(segment: Segment, *, order: float, log_mass: float) -> tuple[float, float]:
     """Noisy values between which one step, as it is and tilted, has all but about e^`log_mass` of its probability.
 
-    Where it ends is no matter of validity: what lies beyond goes to infinite losses.
+    The range does not affect validity: the mass beyond goes to infinite losses.
     """
     # Downwards the loss is flat, so a negative tilt moves the mass by no more than the order itself.
     low = min(0.0, order * segment.records) - segment.noise_multiplier * math.sqrt(-2 * min(log_mass, -2.0))
@@ -177,7 +177,7 @@ class _Builder:
         values[at] = np.logaddexp(values[at], logs)
 
     def _tails(self) -> tuple[float, float]:
-        """Put what lies outside the lattice on its ends; what the dominating pair loses below and above.
+        """Put the mass outside the lattice on its ends; return the dominating pair's loss below and above.
 
         Below, it keeps the mass with the target and lets the surplus without it vanish; above, the
         other way round.
@@ -235,6 +235,6 @@ def quantise(segment: Segment, *, spacing: float, order: float, log_mass: float)
 
 
 def loss_reach(segment: Segment, *, order: float, log_mass: float) -> float:
-    """How far the lattice of one step would stretch."""
+    """The range of the lattice of one step."""
     low, high = segment.loss(np.array(loss_range(segment, order=order, log_mass=log_mass)))
     return float(high - low)

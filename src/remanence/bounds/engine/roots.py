@@ -1,4 +1,4 @@
-"""Where a function crosses zero."""
+"""Root finding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def root(function: Callable[[float], float], low: float, high: float, *, precisi
 def boundary(
     allowed: Callable[[float], bool], refused: float, found: float, *, near: Callable[[float, float], bool]
 ) -> float:
-    """An allowed number near where numbers stop being allowed: what is certified has no sign to follow, only a yes.
+    """An allowed number near the boundary of the allowed range, by bisection on a yes/no certificate.
 
     >>> 2 <= boundary(lambda x: x**2 >= 4, 0.0, 9.0, near=lambda low, high: high - low < 0.01) < 2.01
     True

@@ -1,11 +1,11 @@
-"""What floating point can do to a certified number: the one place where its slack is derived.
+"""Floating-point errors of certified numbers: the one place where the slack is derived.
 
 u = 2⁻⁵³ is the unit roundoff; every elementary operation is right to a factor 1 ± u. Above that:
 
 - *Special functions.* SciPy's log_ndtr, ndtri_exp, erfcx, erf and ndtr are right to a few u, in the argument and in
-  the value: `FUNCTION` = 64·u is several times what they were measured to be off against mpmath over the arguments
-  used here (`tests/bounds/test_closed_forms.py` measures it again). What an error in the argument does is the
-  function's derivative times it, and is added where it is used.
+  the value: `FUNCTION` = 64·u is several times their measured error against mpmath over the arguments
+  used here (`tests/bounds/test_closed_forms.py` measures it). An error in the argument is multiplied by the
+  function's derivative, and added where it is used.
 - *Exponents.* exp(a) of a sum a of terms of size Σ|aᵢ| is off by a factor exp(u·(n + 1)·Σ|aᵢ|): `exponent_slack`,
   for up to 16 terms.
 - *Sums* of n non-negative terms are off by a factor 1 ± (n − 1)·u, however they are ordered.
@@ -45,5 +45,5 @@ def transform_error(size: int) -> float:
 
 
 def rounded_up(share: float) -> float:
-    """A probability that is certainly not below a computed one, also from below the smallest float."""
+    """A probability that is certainly not below a computed one, even if that underflowed."""
     return min(math.nextafter(share * (1 + 4 * UNIT), 1.0), 1.0)

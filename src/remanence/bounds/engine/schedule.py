@@ -1,4 +1,4 @@
-"""What a DP-SGD run looked like: how much noise, what share of the records, for how many steps."""
+"""The settings of a DP-SGD run: noise, sampling rate and number of steps."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Segment:
 
     @property
     def log_absence(self) -> float:
-        """The logarithm of the chance (1−q)^k that a step leaves all their records out."""
+        """The logarithm of the probability (1−q)^k that a step samples none of their records."""
         return self.records * math.log1p(-self.sample_rate) if self.sample_rate < 1 else -math.inf
 
     @property
@@ -77,12 +77,12 @@ class Segment:
 
     @cached_property
     def shifts(self) -> Array:
-        """How many of their records can be in a batch."""
+        """The possible numbers of their records in a batch."""
         return np.arange(self.records + 1.0)
 
     @cached_property
     def log_weights(self) -> Array:
-        """The logarithms of the chances of that."""
+        """The logarithms of the probabilities of these numbers."""
         k, j = self.records, self.shifts
         if self.sample_rate == 1:
             return np.where(j == k, 0.0, -np.inf)
@@ -114,13 +114,13 @@ class Segment:
         return np.logaddexp(self.log_absence, self._log_risen(noisy) + self.log_absence)
 
     def _log_risen(self, noisy: Array) -> Array:
-        """Log(r/w₀ − 1), r the likelihood ratio: what the person's presence adds to it."""
+        """Log(r/w₀ − 1), with r the likelihood ratio: the contribution of the person's presence."""
         j = self.shifts[1:]
         exponents = self.log_weights[1:] - self.log_weights[0] - j**2 / (2 * self.noise_multiplier**2)
         return _log_sum(exponents + noisy[..., None] * (j / self.noise_multiplier**2))
 
     def noisy_at(self, above: Array) -> Array:
-        """The noisy values at which the loss is so far above its lowest, or above 0 for full batches."""
+        """The noisy values at which the loss is this far above its minimum, or above 0 for full batches."""
         variance = self.noise_multiplier**2
         if self.sample_rate == 1:
             return self.records / 2 + variance * above / self.records
@@ -171,7 +171,7 @@ class Segment:
         return shares[:, : int(used[-1]) + 1] if len(used) else shares[:, :1]
 
     def rise(self, shares: Array, further: Array) -> Array:
-        """By what share the likelihood ratio has grown so much further on: Σ_j share_j·(e^{j·x/σ²} − 1)."""
+        """The relative growth of the likelihood ratio over this distance: Σ_j share_j·(e^{j·x/σ²} − 1)."""
         once = np.expm1(further / self.noise_multiplier**2)
         grown, total = once, shares[:, :1] * once
         for index in range(1, shares.shape[1]):
@@ -232,5 +232,5 @@ def is_full_batch(schedule: Schedule) -> bool:
 
 
 def log_never_sampled(schedule: Schedule) -> float:
-    """The logarithm of the chance that no step uses any of the person's records."""
+    """The logarithm of the probability that no step samples any of the person's records."""
     return math.fsum(segment.steps * segment.log_absence for segment in schedule)

@@ -9,12 +9,12 @@ and cross-entropy is invariant to a constant added to all logits, so Σ_k G_last
 on the batch, its size, dropout, class weights, or a factor that multiplies the update. An update that meets the first
 alone belongs to these weights, and to another loss (squares, one sigmoid for each class). Noise, another network's
 update and new weights fail them, and a weight decay λ adds λ W to the gradient, hence a term that is known up to λ:
-it is solved for and taken out. The update of several local steps meets them nearly, the less the longer the steps.
-Leaky ReLU is homogeneous too. Behind GELU, SiLU or tanh, and in a single layer, only the last layer's sums are left.
-One logit has none: its row is there twice, with opposite signs.
+it is solved for and subtracted. The update of several local steps meets them approximately, less so for longer steps.
+Leaky ReLU is homogeneous too. Behind GELU, SiLU or tanh, and in a single layer, only the last layer's sums apply.
+With one logit they are trivial: its row occurs twice, with opposite signs.
 
-*Compressed updates.* An update is called compressed only where no data could have made it so. One-hot and binary
-records leave few different numbers too, and zeros all over the first layer; but their numbers are each neuron's own
+*Compressed updates.* An update is called compressed only if no data could explain it. One-hot and binary
+records produce few distinct numbers too, and zeros all over the first layer; but their numbers are each neuron's own
 derivative and lie on no grid, and the last layer, through which every record sends a loss for every class, has no zeros
 where it has a column at all."""
 
@@ -36,12 +36,10 @@ from remanence.updates.rounding import Rounding
 _ROUNDINGS = (
     4  # rounding errors by which an identity may be off: sums over many records in float32 or float64
 )
-_OF_SUMS = 32  # the same where columns' sums are all there is: an average over thousands of records cancels
+_OF_SUMS = 32  # the same if only columns' sums apply: an average over thousands of records cancels
 _OF_ONE = 64  # the same for a single neuron, whose sums may cancel
-_ONCE = 0.5  # the same for half precision, in which only what is sent is rounded
-_FOREIGN = (
-    0.3  # of the size of an identity's terms: what noise and other networks' updates are off by at least
-)
+_ONCE = 0.5  # the same for half precision, in which only the sent numbers are rounded
+_FOREIGN = 0.3  # of the size of an identity's terms: the least misfit of noise and other networks' updates
 
 
 @final
@@ -72,8 +70,8 @@ def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> B
     )
     neurons = [kind for kind in balanced if len(kind.off)]
     logits = _logits(head, layers).where_there_is_any()
-    # The sums here, and in coordinates of a large layer, are made in double precision: errors of n of them add up as
-    # squares. Beside an update in double precision that is as much as its own, and beside others it is nothing.
+    # The sums here, and in coordinates of a large layer, are in double precision: the squares of n errors add up. That
+    # is comparable to the rounding of an update in double precision, and negligible for others.
     longest = max(head.numbers or 0, *(max(weight.shape) for weight in head.weights))
     own = torch.finfo(torch.float64).eps * longest**0.5
     kinds = [*neurons, logits] if len(logits.off) else neurons
@@ -149,7 +147,7 @@ def realised_noise(head: DenseHead, layers: Sequence[Layer]) -> tuple[float, int
 def require_noise(head: DenseHead, layers: Sequence[Layer], declared: float, source: str) -> None:
     """Refuse an update whose noise is not the declared one; five deviations of the estimate are allowed."""
     if not head.activation.is_kinked and has_one_logit(head):
-        return  # it cannot be tested
+        return  # not testable
     found, neurons = realised_noise(head, layers)
     if abs(found / declared - 1) > 5 / (2 * neurons) ** 0.5:
         raise MisfitError(
@@ -166,13 +164,13 @@ def require_noise(head: DenseHead, layers: Sequence[Layer], declared: float, sou
 class _Identities:
     """One per neuron or column."""
 
-    off: Tensor  # by how much it is missed
-    by_decay: Tensor  # what a unit of decay adds
+    off: Tensor  # its residual
+    by_decay: Tensor  # the contribution of a unit of decay
     size: Tensor  # the norm of its terms
     weights: Tensor  # the norm of the weights in it
 
     def where_there_is_any(self) -> _Identities:
-        """Those that have terms at all."""
+        """The identities with nonzero terms."""
         live = self.size > 0
         return _Identities(self.off[live], self.by_decay[live], self.size[live], self.weights[live])
 

@@ -1,4 +1,4 @@
-"""Rows of the first layer's gradient that belong to one sample alone, and the proof that they do.
+"""Rows of the first layer's gradient that come from a single sample, and the proof that they do.
 
 For an exclusive neuron j of the first layer the row of the gradient is G₀[j] = δ_j x / M, and the column of the
 next layer's is G₁[:, j] = δ₁ h_j / M, with one sample's x, derivative δ and activation h. With a bias, x follows at
@@ -57,8 +57,8 @@ def worth_testing(
 ) -> Tensor:
     """Live neurons whose rows imply the same input as another's, as all of one sample's own do.
 
-    In a large network every test is a pass through it, and most neurons are shared: these are looked at first, and
-    without `only_twins` as many of all as can be afforded. In a small one, or without a bias, all are.
+    In a large network every test is a forward pass, and most neurons are shared: these are tested first, and
+    without `only_twins` as many others as the budget allows. In a small one, or without a bias, all are.
     """
     rows, signal = first
     weights = sum(weight.numel() for weight in head.weights)
@@ -74,9 +74,9 @@ def worth_testing(
 
 
 def twins(seen: Tensor, live: Tensor, tolerance: float) -> Tensor:
-    """Which of the implied inputs, `(trials, neurons, sides)`, are another's too, and how many of a kind came before.
+    """For each implied input, `(trials, neurons, sides)`, how many earlier neurons imply the same one.
 
-    0 for the first neuron of each kind, 1 for the next; −1 for neurons that imply an input of their own.
+    0 for the first neuron of each group, 1 for the next; −1 for neurons whose input is unique.
     """
     seen = seen[..., :_SIDES].where(live.unsqueeze(-1), torch.nan)
     size = seen.abs().nanmedian(1, keepdim=True).values
@@ -142,9 +142,9 @@ def find_candidates(head: DenseHead, left: Remainder, live: Tensor, precision: f
 def _silent_outside(
     head: DenseHead, left: Remainder, which: tuple[Tensor, Tensor], precision: float
 ) -> Tensor:
-    """Neurons, by trial, whose column is zero where the input that they imply activates nothing, whatever its label.
+    """Neurons, by trial, whose column is zero where the implied input activates nothing, whatever its label.
 
-    What is left out would deviate by more than `tolerance_of`, whatever rounding excuses.
+    The excluded neurons would deviate by more than `tolerance_of`, even allowing for rounding.
     """
     rows, signal = left.first
     assert signal is not None
@@ -260,12 +260,12 @@ def _centred(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def is_whole(sizes: Tensor, tolerance: float) -> Tensor:
-    """Whether they are whole numbers; not where the tolerance is as wide as a good part of one."""
+    """Whether sizes are whole numbers; False if the tolerance is too wide to decide."""
     return ((sizes / sizes.round().clamp(min=1) - 1).abs() < tolerance) & (tolerance * sizes < 0.05)
 
 
 def mode(values: Tensor, tolerance: float) -> tuple[float, int]:
-    """The middle of the densest heap of values, and how many there are in it."""
+    """The centre of the densest cluster of values, and its size."""
     if not len(values):
         return 0.0, 0
     ordered = values.sort().values
@@ -333,7 +333,7 @@ def _less(weight: Tensor, values: Tensor, delta: Tensor) -> Tensor:
 
 
 def _left(weight: Tensor, values: Tensor, delta: Tensor) -> Tensor:
-    """The norm, for each trial, of a layer's gradient less its parts."""
+    """The norm of a layer's residual gradient, for each trial."""
     squares = values.new_zeros(len(weight), dtype=torch.float64)
     for rows in row_slices(weight[0]):
         squares += _less(weight[:, rows], values, delta[..., rows]).flatten(1).norm(dim=1).square()

@@ -3,11 +3,11 @@
 The first layer's gradient is G = Σ_m δ_m x_mᵀ. Its rows span no more dimensions than the batch has records, and every
 record lies in that span. With an orthonormal basis R of it, the layer W Rᵀ with the gradient G Rᵀ poses the same
 problem in coordinates c = R x, of which there are at most a few hundred, however many numbers an input has. One more
-coordinate holds what a row has outside the span: G's norm there, and the neuron's weight along it, so that norms,
-residuals and the balance of each neuron are what they were. Where that is no more than rounding it counts as nothing.
+coordinate holds a row's component outside the span: G's norm there, and the neuron's weight along it, so that norms,
 
-Where the batch is larger than a few hundred, no basis holds it all. The coordinates are then those of rows that are
-multiples of one another, as the rows of a sample with two neurons to itself are.
+residuals and the balance of each neuron are preserved. If that component is mere rounding it is dropped.
+If the batch is larger than a few hundred, no such basis spans it. The coordinates are then those of rows that are
+multiples of one another, such as the rows of a sample with two exclusive neurons.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _span(weight: Tensor, bias: Tensor | None, relative: float, absolute: float)
     """An orthonormal basis of a gradient's rows, or of those that have a twin."""
     precision = relative + absolute / max(largest(weight), 1e-300)
     is_coarse, rounded = precision > _COARSE, relative * float(norm(weight))
-    # A sketch of independent rounding errors has no singular value far above their norm.
+    # The singular values of a sketch of independent rounding errors are not far above their norm.
     noise = (rounded if is_coarse else 0.0) + absolute * weight.numel() ** 0.5
     is_large = weight.numel() > LARGE and not is_coarse
     for width in (_FEW, _SKETCHED, _SHORT):
@@ -118,7 +118,7 @@ def _span(weight: Tensor, bias: Tensor | None, relative: float, absolute: float)
     outside = (own - own @ basis.mT @ basis).norm(dim=1) > _ROUNDINGS * relative * own.norm(dim=1)
     if outside.any():
         basis = torch.linalg.qr(torch.cat([basis, own[outside]]).mT)[0].mT
-    # Turned at random, so that no coordinate is so small that rounding is all there is of it.
+    # Rotated at random, so that no coordinate is so small that it is all rounding.
     turn = torch.randn(len(basis), len(basis), generator=generator, dtype=torch.float64).to(weight.device)
     return torch.linalg.qr(turn)[0] @ basis
 
@@ -126,7 +126,7 @@ def _span(weight: Tensor, bias: Tensor | None, relative: float, absolute: float)
 def _written(
     weight: Tensor, gradient: Tensor, basis: Tensor, relative: float, absolute: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A gradient's rows in coordinates, the norms of what lies outside the span, and the weights along that."""
+    """A gradient's rows in coordinates, the norms of their components outside the span, and the weights along those."""
     inside = basis.new_empty(len(weight), len(basis))
     norms, along = torch.empty_like(inside[:, 0]), torch.empty_like(inside[:, 0])
     for rows in row_slices(weight):

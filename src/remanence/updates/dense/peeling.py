@@ -45,10 +45,10 @@ _CLEARLY = 1e-2  # of the usual size of what a neuron puts out: so far below zer
 def sharpened(
     head: DenseHead, left: Remainder, found: tuple[Tensor, Tensor, Tensor], nearly: float
 ) -> tuple[Tensor, Tensor, Remainder]:
-    """Inputs, shares and what these leave, where samples explain much and not `nearly` all, and then do.
+    """Refined inputs, shares and residuals of trials whose samples explain much, but not `nearly` all, of the gradient.
 
-    `found` is inputs, labels and shares, `(trials, slots, ...)` each. What does not come to explain nearly all stays as
-    it is.
+    `found` is inputs, labels and shares, `(trials, slots, ...)` each. Trials that still do not explain nearly all are
+    unchanged.
     """
     inputs, labels, shares = found
     rest = left.unexplained.amax(1)
@@ -69,7 +69,7 @@ def sharpened(
 
 
 def _by_what_is_off(head: DenseHead, first: tuple[Tensor, Tensor | None], inputs: Tensor) -> Tensor | None:
-    """The inputs of one gradient, `(records, numbers)`; None where they do not follow from what they switch off."""
+    """The inputs of one gradient, `(records, numbers)`; None if their inactive neurons do not determine them."""
     (weight, bias), shift, records = first, head.biases[0], len(inputs)
     if bias is None or shift is None or not head.activation.is_relu or not 1 < records < weight.shape[1]:
         return None
@@ -106,7 +106,7 @@ _NOISE = 256  # how many rounding errors a neuron's gradient must exceed to be l
 @final
 @dataclass(frozen=True)
 class Recovered:
-    """What a batch of gradients gave away; empty slots are zeros with the label −1."""
+    """The samples recovered from a batch of gradients; empty slots are zeros with the label −1."""
 
     inputs: Tensor  # (trials, slots, numbers), what entered the first dense layer
     labels: Tensor  # (trials, slots)
@@ -115,7 +115,7 @@ class Recovered:
 
     @property
     def batch_size(self) -> Tensor:
-        """What the shares imply, `(trials,)`; 0 where they imply no whole number. A hint, not a proof."""
+        """The batch size implied by the shares, `(trials,)`; 0 if it is not a whole number. A hint, not a proof."""
         size = (1 / self.shares.where(self.found, torch.nan)).nanmedian(1).values.nan_to_num(nan=0.0)
         is_whole = (size - size.round()).abs() <= 1e-2 * size.clamp(max=25)
         return size.round().where(is_whole, 0.0).long()
@@ -126,7 +126,7 @@ class Recovered:
         return self.labels >= 0
 
     def is_complete(self, precision: float) -> Tensor:
-        """Where nothing but rounding is left to explain, `(trials,)`."""
+        """Whether the residual is mere rounding, `(trials,)`."""
         rounding = 2 * precision if precision > _HALF else max(1e-6, 1e2 * precision)
         return self.found.any(1) & (self.unexplained.amax(1) < rounding)
 
@@ -206,7 +206,7 @@ def reconstruct(
         )
         left = left.by(head, inputs, labels, shares)
         inputs, shares, left = sharpened(head, left, (inputs, labels, shares), max(_NEARLY, 30 * precision))
-        # Where no more than rounding is left of a neuron's gradient, there is nothing to see.
+        # Skip neurons whose residual gradient is mere rounding.
         live = left.first[0].abs().amax(-1) > _NOISE * precision * level
         live &= (left.unexplained.amax(1) > _NOISE * precision)[:, None]
         if not live.any() or inputs.shape[1] >= slots:
@@ -346,7 +346,7 @@ def _refine(
 ) -> tuple[Tensor, Tensor]:
     """Where nearly all is explained, solve Σ δ_m x_mᵀ = G₀ over all neurons; keep it as long as it explains more.
 
-    Where much is left, the update is not the gradient of these samples alone, and a fit would spoil right inputs.
+    If the residual is large, the update has further samples, and a fit would spoil correct inputs.
     """
     present = labels >= 0
     rest = left.unexplained
@@ -370,7 +370,7 @@ def _refine(
         worthwhile = rest_after.sum(1) < rest.sum(1) / 2
         rest = torch.where(improving[:, None], rest_after, rest)
         improving &= worthwhile
-        left = after  # where nothing improves any more, it is not looked at again
+        left = after  # trials that no longer improve are done
     return inputs, rest
 
 
@@ -434,7 +434,7 @@ def likely_label(head: DenseHead, x: Tensor, column: Tensor) -> Tensor:
 
 
 def one_record(head: DenseHead, layers: Layers) -> Recovered:
-    """The record that each gradient would have, were it that of one; none where the layer has no bias."""
+    """The record behind each gradient, assuming there is only one; none if the layer has no bias."""
     (weight, bias), trials = layers[0], len(layers[0][0])
     found = torch.zeros(trials, dtype=torch.bool, device=weight.device)
     if bias is not None and len(layers) == 1:

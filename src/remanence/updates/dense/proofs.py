@@ -17,24 +17,24 @@ by much more than the tolerance. What remains as evidence then is a share that i
 scale of the update is known.
 
 A label is a separate claim. An update that goes against the gradient looks like the gradient of other labels where
-all that matters lies in two classes, as with two classes it always does: the inputs are the same, and the labels are
-left open where nothing tells which of the two was sent.
+only two classes matter, as they always do with two classes: the inputs are the same, and the labels are
+left open if nothing distinguishes the two signs.
 
 *One record, or several that look like one.* The gradient of one layer is G = Σ_m s_m g_m (x_m, 1)ᵀ with loss vectors g
 = softmax(W x + b) − e_y. Nothing but g says where x lies:
 
 - *Accidents*. Matrices of rank b have b (K − 1 + d + 1 − b) degrees of freedom, of which records and shares take
-  b (d + 1): what is left, b (K − 1 − b), must be met by chance. Shares that are one over the number of records count as
+  b (d + 1): the remaining b (K − 1 − b) must be met by chance. Shares that are one over the number of records count as
   one more for each record, where the scale is known.
-- *Blends*. Records with parallel loss vectors add up to one in between, which explains all that they explain. At
-  weights that are zero every record of a class is like that. How much loss vectors turn from one input to another is
+- *Blends*. Records with parallel loss vectors look like a single blended record, which explains the same update. At
+  zero weights this holds for all records of a class. How much loss vectors turn from one input to another is
   therefore measured, direction by direction, and compared with the rounding error.
 
-What is left of the update along the records, R (X, 1)⁺, is what loss vectors are off by: errors of many numbers cancel
+The residual of the update along the records, R (X, 1)⁺, is the error of the loss vectors: errors of many numbers cancel
 there, so that little is hidden even in half precision.
 
 With two classes all loss vectors are parallel, and records that activate the same neurons blend behind any number of
-layers. Narrow layers have few patterns. What tells then is shares that are the same, as blends' are not, and neurons
+layers. Narrow layers have few patterns. The evidence is then equal shares, which blends do not have, and neurons
 that other inputs would have switched.
 """
 
@@ -379,9 +379,9 @@ def _single_layer(some: Recomputed, *, scale_is_known: bool) -> Tensor:
 
 
 def _told_apart(some: Recomputed, *, scale_is_known: bool) -> bool:
-    """Whether the records of an update of two classes are told from blends, and a single one's label from the other.
+    """Whether records of two classes can be distinguished from blends, and a single record's label from the other.
 
-    Of three classes without a bias: from records of another size whose labels were smoothed or mixed.
+    With three classes and no bias: from records of another size whose labels were smoothed or mixed.
     """
     records, head, count = some.proposal, some.head, len(some.proposal)
     shares, fine = records.shares, 64 * some.precision
@@ -424,7 +424,7 @@ def _others(inputs: Tensor) -> Tensor:
 
 
 def _losses_off(some: Recomputed) -> tuple[Tensor, Tensor]:
-    """How far what is left moves loss vectors times their shares, and how far it may: (records, classes)."""
+    """How far the residual moves loss vectors times their shares, and the tolerance: (records, classes)."""
     inputs, shares, (weight, bias) = some.proposal.inputs, some.proposal.shares, some.layers[0]
     rest, rest_bias = torch.cat([part for _, part in some.left(0)]).double(), some.left_of_bias(0)
     if bias is not None and rest_bias is not None:
@@ -477,7 +477,7 @@ class Proof:
 
     @property
     def tells_sign(self) -> bool:
-        """Whether a label is told, and with it that the update goes along the gradient and not against it."""
+        """Whether a label is proven, and with it that the update goes along the gradient and not against it."""
         return bool((self.proposal.labels[self.proven] >= 0).any())
 
     @property
@@ -547,7 +547,7 @@ def _if_spanned(some: Recomputed, size: int | None) -> int | None:
     """A batch size that shares imply, if the first layer spans just as many dimensions.
 
     An undeclared factor of a tenth makes shares those of ten times as many records, and a record that is
-    there twice has the share of half as many. Where the layer has no more dimensions than that, nothing tells.
+    there twice has the share of half as many. If the layer has no more dimensions than that, this is undecidable.
     """
     weight, rounding = some.layers[0][0].double(), some.rounding
     if size is None or size >= min(weight.shape):
@@ -659,7 +659,7 @@ def _label_of_columns(head: DenseHead, x: Tensor, columns: Tensor, rounding: Rou
 
 
 def independent_numbers(layers: Sequence[Layer]) -> int:
-    """How many numbers an update's weights hold that do not follow from others: the logits' rows add up to nothing."""
+    """The number of independent numbers in an update's weights: the logits' rows sum to zero."""
     counts = [int(weight.count_nonzero()) for weight, _ in layers]
     return sum(counts) - counts[-1] // len(layers[-1][0])
 
@@ -765,7 +765,7 @@ def _with_parts(head: DenseHead, parts: Weights) -> DenseHead:
 def explains(
     head: DenseHead, layers: Sequence[Layer], records: Proposal, training: LocalTraining, rounding: Rounding
 ) -> tuple[bool, Tensor]:
-    """Whether the records, trained on as declared, make this update; and the share of each layer that is left.
+    """Whether the records, trained on as declared, reproduce this update; and the relative residual of each layer.
 
     They must be all of the batch: every step depends on every record.
     """

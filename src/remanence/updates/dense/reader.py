@@ -113,7 +113,7 @@ def _stages(
 def _quickly(
     head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, _: int
 ) -> Iterator[Proposal]:
-    """What is named without a search: one record behind a single layer, neurons of one sample alone, parallel rows."""
+    """Proposals without a search: one record behind a single layer, exclusive neurons, parallel rows."""
     if len(one) == 1:
         yield proposed(one_record(head, _batched(one)))
     if not head.activation.is_relu:
@@ -153,7 +153,7 @@ def prove(
     *,
     scale_is_known: bool = True,
 ) -> Proof:
-    """What recomputation says about proposed records: by the whole update, by some of its neurons, or by rows alone."""
+    """The proof of proposed records by recomputation: by the whole update, by some of its neurons, or by rows alone."""
     none = torch.zeros(0, dtype=torch.int64, device=records.labels.device)
     if training.is_plain:
         best = verify(head, one, records, rounding=rounding, scale_is_known=scale_is_known)

@@ -220,11 +220,11 @@ class SpanEquations:
         return self._derivatives(head, points, labels).mT @ points / self.norm
 
     def _off(self, points: Tensor) -> Tensor:
-        """By how much the last number of each is not 1."""
+        """The deviation of each point's last number from 1."""
         return points.new_zeros(self.size) if self.ones is None else points @ self.ones - 1
 
     def _value(self, points: Tensor, made: Tensor, share: float) -> float:
-        """The square of what is left."""
+        """The squared residual."""
         return float((self.rows - share * made).square().sum() + self._off(points).square().sum())
 
     def _normal(self, head: DenseHead, points: Tensor, labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -313,7 +313,7 @@ def fit_in_span(
 
 
 def _polished(head: DenseHead, rows: Tensor, inputs: Tensor, labels: Tensor, share: float) -> Tensor:
-    """The same inputs, solved for once more from the whole first layer, as long as that leaves less of it."""
+    """The inputs, refined by solving with the whole first layer, as long as its residual decreases."""
     best, least = inputs, torch.inf
     for _ in range(_POLISHES):
         values, logits = head.forward(inputs)

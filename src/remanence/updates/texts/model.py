@@ -93,7 +93,7 @@ class TextModel:
         return torch.arange(self.vocabulary, device=self.device)
 
     def logits(self, ids: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
-        """What the model answers, whatever it wraps that in; with some other weights, if given."""
+        """The model's logits, whatever its output type; with some weights replaced, if given."""
         answer = functional_call(self.model, dict(weights or {}), (ids,))
         answer = getattr(answer, "logits", answer)
         return answer[0] if isinstance(answer, tuple) else answer
@@ -108,7 +108,7 @@ class TextModel:
         return bool(slopes[2:].any())
 
     def span(self, which: Projections, gradient: Mapping[str, Tensor], precision: float) -> Span:
-        """What a layer's gradients say about all that entered it; each layer of an update is taken apart once."""
+        """The span of a layer's inputs, from its gradients; each layer of an update is decomposed once."""
         read = tuple(gradient[name] for name in which.weights(gradient))
         known = self.taken_apart.setdefault((which.names, self.is_difference), [])
         found = next((parts for tensors, parts in known if _same(tensors, read)), None)
@@ -177,7 +177,7 @@ def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 class _Enough(Exception):
-    """The layer in question has been reached: no error, but the end of what is to be computed."""
+    """Stops the forward pass once the layer in question has been reached; not an error."""
 
 
 def text_model(model: nn.Module) -> TextModel:
@@ -251,7 +251,7 @@ def _projections(
 
 
 def _remembers(text: TextModel, ids: Tensor) -> bool:
-    """Whether a cache of what came before gives the same as the whole sequence."""
+    """Whether a cache of the prefix gives the same output as the whole sequence."""
     tokens = ids[0, :3]
     plain = text.entering_last(text.second, ids[:, :4], tokens)
     try:

@@ -27,7 +27,7 @@ _DRIFTS = ((0.0, 0.0), (1e-3, 0.0), (0.0, 1e-4), (0.0, 1e-3), (1e-2, 0.0), (0.0,
 _MOST = 0.5  # of an embedding's rows
 _ROUNDINGS = 16  # times what rounding leaves of most rows that a decay alone has moved
 _ALL = 2**14  # ways to choose a token for each place of an encoder's text: up to this many, all are tried
-_CROWDED = 4  # times as many sequences as dimensions: the spans do not tell
+_CROWDED = 4  # times as many sequences as dimensions: the spans cannot distinguish them
 
 
 def name_after_steps(
@@ -80,7 +80,7 @@ def tokens_in_batch(
     for place in places:
         inside = torch.cat([span.holds(entered) for entered in _entering_first(text, tested, place)])
         found.append(tested[inside])
-    if len(torch.cat(found)) > _CROWDED * span.rank:  # more than there is room for: it does not tell
+    if len(torch.cat(found)) > _CROWDED * span.rank:  # more than the span can distinguish
         found = [torch.zeros_like(tested[:0]) if moved is None else moved] * len(found)
     return found if text.has_positions else found * length
 

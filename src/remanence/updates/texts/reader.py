@@ -1,8 +1,8 @@
-"""Texts behind an update of a transformer: what the attack names, and what recomputing the update makes of it.
+"""Texts behind an update of a transformer: the attack's proposals, and their proof by recomputing the update.
 
 The attack grows sequences within the spans of the first two layers. Here the last token of each, which is a label
 only, is solved for; the share of every sequence is fitted, so that phantoms get none; and the whole update is
-computed anew from what remains. Texts are proven if nothing but rounding is left of it.
+recomputed from the remaining texts. Texts are proven if the residual is mere rounding.
 """
 
 from __future__ import annotations
@@ -422,7 +422,7 @@ class TokenReader:
         """Only recomputation can decide."""
 
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
-        """Whether the layers had room to tell texts by."""
+        """A caveat if the layers are too narrow to distinguish texts."""
         text = self.text(mechanism)
         for index in range(len(gradients)):
             one = {name: values[index] for name, values in gradients.tensors.items()}
@@ -478,7 +478,7 @@ class TokenReader:
         )
 
     def check(self, mechanism: SharedGradient) -> None:
-        """Any optimiser: what is left of the span is seen when it is read."""
+        """Any optimiser is accepted: whether the span survives is seen when it is read."""
 
     def text(self, mechanism: SharedGradient) -> TextModel:
         """The model, told how its updates were rounded."""
@@ -489,7 +489,7 @@ class TokenReader:
         return self.coarseness(gradients, mechanism.sent.rounding)
 
     def coarseness(self, gradients: Sequence[dict[str, Tensor]], rounding: Rounding) -> float:
-        """The same, by what is known of their numbers."""
+        """The same, from the rounding of their numbers."""
         read = {*self.model.first.weights(gradients[0]), *self.model.second.weights(gradients[0])}
         layers = [{name: value for name, value in one.items() if name in read} for one in gradients]
         told = layers if any(value.any() for value in layers[0].values()) else gradients

@@ -117,9 +117,9 @@ class _Equations:
 def fit_shares(
     text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named]
 ) -> tuple[list[Tensor], float]:
-    """How much each place of texts must count to make the update, and how far labels were smoothed.
+    """The weight of each position of the texts that reproduces the update, and the label smoothing.
 
-    Places of texts that begin alike are the same place: each has what all of them have together.
+    Positions with a common prefix are the same position: each gets their total weight.
     """
     numbers = _numbered(named)
     equations = _local(text, gradient, named, numbers) or _one_by_one(text, gradient, named, numbers)
@@ -185,7 +185,7 @@ def count_once(
 
 
 def _not_negative(products: Tensor, sent: Tensor) -> Tensor:
-    """Least squares through products of columns, with nothing below zero."""
+    """Non-negative least squares through products of columns."""
     sizes = products.diagonal()
     scales = sizes.rsqrt().where(sizes > _FAINT**2 * sizes.max(), 0.0)
     values, vectors = torch.linalg.eigh(products * scales * scales[:, None])
