@@ -53,7 +53,7 @@ class Exposure:
 
 
 def gradient_exposure(model: nn.Module, inputs: Tensor, labels: Tensor) -> Exposure:
-    """What the gradient of this batch would give away if sent; for any module with a dense ReLU head.
+    """The samples that the gradient of this batch would expose if sent; for any module with a dense ReLU head.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> with torch.no_grad():
@@ -74,7 +74,7 @@ def gradient_exposure(model: nn.Module, inputs: Tensor, labels: Tensor) -> Expos
 
 
 def head_exposure(head: DenseHead, x: Tensor, labels: Tensor) -> Exposure:
-    """The same, from what enters the head."""
+    """The same, from the head's inputs."""
     head.require_relu()
     values, logits = head.forward(x)
     deltas = head.backward(values, head.loss_vectors(logits, labels.to(x.device).long()))

@@ -150,7 +150,7 @@ def has_one_logit(head: DenseHead) -> bool:
 
 
 def decays(head: DenseHead) -> list[tuple[Tensor, Tensor | None]]:
-    """What a unit of weight decay adds to the gradient of each layer."""
+    """The contribution of a unit of weight decay to the gradient of each layer."""
     parts = list(zip(head.weights, head.biases, strict=True))
     if has_one_logit(head):
         weight, bias = parts[-1]
@@ -232,7 +232,7 @@ class DenseHead:
             )
 
     def forward(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        """What enters each layer, and the logits."""
+        """Each layer's input, and the logits."""
         inputs = [x]
         for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             before = product(inputs[-1], weight.mT)
@@ -243,20 +243,20 @@ class DenseHead:
         raise AssertionError("a head has at least one layer")
 
     def backward(self, inputs: Sequence[Tensor], loss_vectors: Tensor, down_to: int = 0) -> list[Tensor]:
-        """The loss's derivative in what each layer puts out, from the last layer back to layer `down_to`."""
+        """The loss's derivative in each layer's output, from the last layer back to layer `down_to`."""
         deltas = [loss_vectors]
         for index in range(len(self.weights) - 1, down_to, -1):
             deltas.append(product(deltas[-1], self.weights[index]) * self.slopes(inputs, index))
         return deltas[::-1]
 
     def slopes(self, inputs: Sequence[Tensor], index: int) -> Tensor:
-        """The activation's slope where what enters layer `index` was made."""
+        """The slope of the activation that produced the input of layer `index`."""
         if self.activation.is_relu and self.activation.is_kinked:
             return (inputs[index] > 0).to(inputs[index])
         return self.activation.slope(self.before(inputs, index - 1))
 
     def before(self, inputs: Sequence[Tensor], index: int) -> Tensor:
-        """What layer `index` puts out, before the activation."""
+        """The output of layer `index`, before the activation."""
         made, bias = product(inputs[index], self.weights[index].mT), self.biases[index]
         return made if bias is None else made + bias
 
@@ -270,7 +270,7 @@ class DenseHead:
         return [(delta.mT @ values, delta.sum(-2)) for values, delta in self.parts(x, labels, present)]
 
     def parts(self, x: Tensor, labels: Tensor, present: Tensor | None) -> list[tuple[Tensor, Tensor]]:
-        """What enters each layer and the loss's derivative in what it puts out, times `present`."""
+        """Each layer's input, and the loss's derivative in its output times `present`."""
         inputs, logits = self.forward(x)
         deltas = self.backward(inputs, self.loss_vectors(logits, labels))
         if present is not None:

@@ -672,7 +672,7 @@ def rounding_errors(
     inputs_off: Tensor,
     precision: float,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """A running error analysis: what rounding, and inputs that are off, may do to each value and each derivative."""
+    """A running error analysis: the effect of rounding, and of errors in the inputs, on each value and derivative."""
     off, before = [inputs_off], []
     for index, (weight, value) in enumerate(zip(head.weights, values, strict=True)):
         # Errors of many terms are independent: their squares add up, not their sizes.
@@ -721,7 +721,7 @@ def loss_spread(head: DenseHead, first: Layer, inputs: Tensor) -> float:
 
 
 def update_of(head: DenseHead, records: Proposal, training: LocalTraining) -> list[Layer]:
-    """What a client's training makes of a dense head, with all steps on the whole batch."""
+    """The update from a client's training of a dense head, with all steps on the whole batch."""
 
     sign, head = head.sign, replace(head, sign=1)
 

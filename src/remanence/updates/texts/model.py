@@ -26,10 +26,10 @@ _COARSER = (16.0, 256.0)  # times the precision: what is tried where a span fill
 @final
 @dataclass(frozen=True)
 class Projections:
-    """The linear layers that read one attention layer's input, and those that read what adapters make of it.
+    """The linear layers that read one attention layer's input, and those that read an adapter's output for it.
 
-    Frozen layers have no gradient and say nothing. An adapter's first matrix (A of LoRA) is such a layer; before the
-    first step its gradient is zero, and its second matrix, which reads A x, speaks instead.
+    Frozen layers have no gradient and are not used. An adapter's first matrix (A of LoRA) is such a layer; before
+    the first step its gradient is zero, and its second matrix, which reads A x, is used instead.
     """
 
     names: tuple[str, ...]
@@ -50,7 +50,7 @@ class Projections:
         return found
 
     def rows(self, held: Mapping[str, Tensor]) -> Tensor | None:
-        """What tensors hold for all projections together, `(outputs, inputs)`; None where they hold none."""
+        """The tensors of all projections, stacked, `(outputs, inputs)`; None if there are none."""
         named = [(name, held[f"{name}.weight"]) for name in self.names if f"{name}.weight" in held]
         parts = [value.mT if name in self.transposed else value for name, value in named]
         return torch.cat([part.double() for part in parts]) if parts else None
@@ -76,7 +76,7 @@ class TextModel:
     between: tuple[Projections, ...] = ()  # layers after the first that come before the second
     embedding: str = ""  # the layer that has one row for each token
     last: str = ""  # the last layer before the one that makes logits
-    drift: float = 0.0  # by how much steps may have moved what enters, relative
+    drift: float = 0.0  # the relative change of the inputs over the steps
     is_difference: bool = False  # updates are differences of weights, and rounded on their scale
     taken_apart: dict[tuple[tuple[str, ...], bool], list[tuple[tuple[Tensor, ...], list[Decomposed]]]] = (
         field(default_factory=dict, repr=False, compare=False)
@@ -84,7 +84,7 @@ class TextModel:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The model's device."""
         return next(self.model.parameters()).device
 
     @property
@@ -100,7 +100,7 @@ class TextModel:
 
     @cached_property
     def is_tied(self) -> bool:
-        """Whether the embedding makes logits too, so that rows of tokens that are not there have a gradient."""
+        """Whether the embedding also makes the logits, so that rows of absent tokens have a gradient."""
         weight = self.model.get_parameter(f"{self.embedding}.weight")
         if not weight.requires_grad:
             return False
@@ -136,7 +136,7 @@ class TextModel:
         return first if settled else next(steep, first)
 
     def entering_last(self, which: Projections, prefixes: Tensor, tokens: Tensor) -> Tensor:
-        """What enters a layer at the last place of every prefix `(prefixes, length)` with every token after it."""
+        """A layer's input at the last position of every prefix `(prefixes, length)` followed by every token."""
         count, length = prefixes.shape
         last = tokens.repeat(count)[:, None]
         if not (self.remembers and length):
@@ -150,7 +150,7 @@ class TextModel:
         return self.entering(which, last, cache)[:, -1]
 
     def entering(self, which: Projections, ids: Tensor, cache: object = None) -> Tensor:
-        """What enters a layer for sequences of ids `(sequences, length)`; later layers are not computed."""
+        """A layer's inputs for sequences of ids `(sequences, length)`; later layers are not computed."""
         layer = self.model.get_submodule(which.names[0])
         seen: list[Tensor] = []
 
@@ -235,7 +235,7 @@ def text_model(model: nn.Module) -> TextModel:
 def _projections(
     group: Sequence[tuple[str, nn.Module, Tensor]], seen: Sequence[tuple[str, nn.Module, Tensor]]
 ) -> Projections:
-    """The layers of a group, and those that read what one of them puts out, as an adapter's second matrix does."""
+    """The layers of a group, and those that read the output of one of them, as an adapter's second matrix does."""
     behind = []
     for name, layer, entered in group:
         with torch.no_grad():
@@ -272,7 +272,7 @@ def _no_text_model(got: str) -> InputError:
 
 @contextmanager
 def _watching(model: nn.Module, seen: list[tuple[str, nn.Module, Tensor]]) -> Iterator[None]:
-    """Note what enters every layer that has a weight matrix and multiplies by it, in order."""
+    """Record the input of every layer that multiplies by a weight matrix, in order."""
 
     def note(name: str):
         def hook(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:

@@ -1,8 +1,8 @@
 """Texts from the gradient of a transformer: tokens from the span of its first layer, sequences from its second.
 
 The gradient of a linear layer is Σ_t δ_t x_tᵀ over all tokens t of the batch: its rows lie in the span of what
-entered the layer. What enters the first attention layer at a place depends on the token there (and its position)
-alone, so every token of the vocabulary can be tested. What enters the second depends on the tokens before it, so
+entered the layer. The first attention layer's input at a position depends only on the token there (and its position),
+so every token of the vocabulary can be tested. The second layer's input depends on the tokens before it, so
 that a causal sequence can be grown token by token, keeping those that stay in the span (Petrov et al. 2024, DAGER).
 Queries alone miss the first token of every sequence, which attends to nothing but itself; keys and values do not.
 The last token gets no gradient in the attention: it is a label only, and `texts` solves for it.
@@ -33,10 +33,10 @@ _CROWDED = 4  # times as many sequences as dimensions: the spans cannot distingu
 def name_after_steps(
     text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int
 ) -> tuple[list[Tensor], int]:
-    """The same for an update of several steps, between which weights moved: what entered is in the span but for that.
+    """The same for an update of several steps, between which weights moved: inputs are only nearly in the span.
 
-    How far they moved it is unknown beforehand. Small steps are allowed for in what entered, large ones, which fill
-    more dimensions, by reading the update more coarsely. What puts most different tokens into texts is kept.
+    How far they moved is unknown in advance. Small steps are allowed for in the inputs; large ones, which fill
+    more dimensions, by reading the update more coarsely. The reading with the most distinct tokens in texts is kept.
     """
     best: tuple[list[Tensor], int] = [], 0
     most = -1
@@ -65,10 +65,10 @@ def name_sequences(
 def tokens_in_batch(
     text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, length: int
 ) -> list[Tensor]:
-    """The tokens that are in the batch at each position; the same for all where positions do not matter there.
+    """The tokens in the batch at each position; the same for all positions if these do not matter there.
 
-    An embedding of its own says so by its rows that are not zero, at any precision and after any number of steps. The
-    span of the first layer says so otherwise, and at which positions.
+    An untied embedding reveals them by its nonzero rows, at any precision and after any number of steps. Otherwise
+    the span of the first layer does, with their positions.
     """
     span = text.span(text.first, gradient, precision)
     moved = rows_that_moved(text, gradient)
@@ -86,11 +86,11 @@ def tokens_in_batch(
 
 
 def rows_that_moved(text: TextModel, gradient: Mapping[str, Tensor]) -> Tensor | None:
-    """Tokens whose embedding has a gradient; None where most have one, and in a matrix that makes the logits too.
+    """Tokens whose embedding has a gradient; None if most have one, or if the matrix also makes the logits.
 
-    There rows of other tokens move as well, some of them by less than rounding leaves. Elsewhere, whatever the
-    optimiser and the number of steps, no other row moves, but for a decay of all, a multiple of the weights that most
-    rows have in common.
+    In such a tied matrix, rows of other tokens move as well, some by less than rounding. Otherwise, whatever the
+    optimiser and the number of steps, no other row moves, except by weight decay, a common multiple of the
+    weights in most rows.
     """
     rows = gradient.get(f"{text.embedding}.weight")
     if rows is None or not rows.any() or text.is_tied:
@@ -105,7 +105,7 @@ def rows_that_moved(text: TextModel, gradient: Mapping[str, Tensor]) -> Tensor |
 
 
 def _entering_first(text: TextModel, tokens: Tensor, place: int) -> Iterator[Tensor]:
-    """What enters the first layer for tokens at a place, in chunks."""
+    """The first layer's inputs for tokens at a position, in chunks."""
     if not text.has_positions:  # many tokens in one sequence: each enters as if it were alone
         for chunk in tokens.split(_AT_ONCE):
             width = min(len(chunk), _IN_A_ROW)
@@ -120,11 +120,11 @@ def _entering_first(text: TextModel, tokens: Tensor, place: int) -> Iterator[Ten
 def grow_sequences(
     text: TextModel, gradient: Mapping[str, Tensor], candidates: Sequence[Tensor], *, precision: float
 ) -> list[Tensor]:
-    """Sequences all of whose places stay in the spans of the later layers, as long as they can be grown.
+    """Sequences whose positions all stay in the spans of the later layers, grown as long as possible.
 
-    Causal models only: what enters at a place then depends on the tokens up to it. Sequences that could be grown
-    no further are returned; the last token of each, which has no gradient there, is missing. A span holds no more
-    places than it has dimensions: where many more seem to fit, it does not distinguish them, and none is returned.
+    Causal models only: the input at a position then depends on the tokens up to it. Sequences that cannot be grown
+    further are returned; the last token of each, which has no gradient there, is missing. A span holds no more
+    positions than it has dimensions: if many more seem to fit, it does not distinguish them, and none is returned.
     """
     layers = [(which, text.span(which, gradient, precision)) for which in (*text.between, text.second)]
     if not layers[-1][1].tells:
@@ -148,9 +148,9 @@ def grow_sequences(
 
 
 def _without_echoes(text: TextModel, sequences: Sequence[Tensor]) -> list[Tensor]:
-    """One token over and over attends to itself alone, and enters as it does once, unless positions are added to it.
+    """Drop repetitions: a repeated token attends only to itself, so its input is that of one token without positions.
 
-    So every first token seems to repeat without end; only what else follows it tells more than the token.
+    So every first token seems to repeat without end; only a different continuation adds information.
     """
     if text.has_positions:
         return list(sequences)

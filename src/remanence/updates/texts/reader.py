@@ -118,9 +118,9 @@ def lengthened(
     counted: Counted,
     found: Recomputed,
 ) -> tuple[list[Named], Counted]:
-    """Texts with the token after them that the model is sure of, where what is left of the update has its trace.
+    """Texts extended by a next token that the model is sure of, if the residual of the update has its trace.
 
-    The place before such a token has almost no gradient, so it may lie outside the span although it was there.
+    The position before such a token has almost no gradient, so it may lie outside the span although it was there.
     """
     longer, more = list(named), list(counted.shares)
     if not named or named[0][1] is not None:
@@ -175,7 +175,7 @@ def _each(text: TextModel) -> Iterator[list[Tensor]]:
 
 
 _LONGER = 16  # tokens that are added to texts at most
-_NEAR = 0.1  # what may be left of an update for that to be tried
+_NEAR = 0.1  # the largest residual of an update for which that is tried
 _LARGE = 1e-3  # of the largest row of the output layer's gradient
 _COUNTS = 0.3  # of the largest share: places with less do not count, where shares are off by what steps moved
 _LABELS = 4  # last tokens that are tried for each sequence
@@ -207,7 +207,7 @@ class Texts(ProvenTogether):
 def read_texts(
     text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int = 64
 ) -> Texts:
-    """Everything that one update gives away about its texts."""
+    """Everything that one update reveals about its texts."""
     found, tokens = name_sequences(text, gradient, precision=precision, longest=longest)
     return verify_texts(text, gradient, found, rounding=Rounding(precision), tokens=tokens)
 
@@ -237,7 +237,7 @@ def verify_texts(
 def _proposals(
     text: TextModel, gradient: Mapping[str, Tensor], found: Sequence[Tensor]
 ) -> Iterator[tuple[list[Named], Counted, bool]]:
-    """Whole texts, how much each place counts, and whether their number would be certain: all alike, then fitted."""
+    """Whole texts, the weight of each position, and whether their number is certain: equal weights, then fitted."""
     if not found:
         return
     with torch.no_grad():
@@ -256,9 +256,9 @@ def _proposals(
 def _proposals_of_steps(
     text: TextModel, gradient: Mapping[str, Tensor], found: Sequence[Tensor]
 ) -> Iterator[tuple[list[Named], Counted, bool]]:
-    """The same for several steps, which depend on how much each place counts: the means that people take.
+    """The same for several steps, which depend on the weight of each position: the usual means are tried.
 
-    What the first step would need decides which places count, and which label a text has.
+    A fit to the first step decides which positions count, and which label a text has.
     """
     fitted = list(_proposals(text, gradient, found))
     for named, counted, _ in [fitted[0], fitted[-1]] if fitted else []:
@@ -282,7 +282,7 @@ def _explaining(
     *,
     training: LocalTraining,
 ) -> Texts:
-    """What texts with these shares explain, each with the tokens after it that the model was sure of."""
+    """The update recomputed from texts with these shares, each extended by tokens that the model was sure of."""
     if not named:
         return Texts()
     found = recompute(text, gradient, named, counted, rounding, training=training)
@@ -349,10 +349,10 @@ def _inner(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
 
 
 def _pull(text: TextModel, rest: Mapping[str, Tensor], prefix: Tensor) -> Tensor:
-    """How much each token's logit at the last place moves with what is left of the update: most for the label.
+    """How much each token's logit at the last position moves with the residual of the update: most for the label.
 
-    Adapters have no row for each token. What is left is minus the derivative of the labels' logits, so a small step
-    against it lifts those most.
+    Adapters have no row for each token. The residual is minus the derivative of the labels' logits, so a small step
+    against it raises those most.
     """
     parameters = dict(text.model.named_parameters())
     size = max(_inner(rest, rest) ** 0.5, 1e-300)
@@ -377,9 +377,9 @@ def _output_weight(text: TextModel, parameters: Mapping[str, Tensor]) -> str | N
 
 
 def _last_hidden(text: TextModel, head: str, prefixes: Sequence[Tensor]) -> list[Tensor]:
-    """What is multiplied by the output matrix at the last place of each, by least squares from the logits.
+    """The input of the output matrix at the last position of each, by least squares from the logits.
 
-    Where a bias or a cap on the logits is in the way, the derivative of a logit tells.
+    If the logits have a bias or a cap, the derivative of a logit is used instead.
     """
     weight = text.model.get_parameter(head)
     matrix = weight.detach().double()
@@ -400,7 +400,7 @@ def _last_hidden(text: TextModel, head: str, prefixes: Sequence[Tensor]) -> list
 
 @torch.no_grad()
 def _last_logits(text: TextModel, sequences: Sequence[Tensor]) -> Tensor:
-    """What the model says at the last place of each, `(sequences, vocabulary)`; those of one length at once."""
+    """The logits at the last position of each, `(sequences, vocabulary)`, batched by length."""
     found: dict[int, Tensor] = {}
     for some in alike([(ids, None) for ids in sequences]):
         said = text.logits(torch.stack([sequences[index] for index in some]))[:, -1]
@@ -481,7 +481,7 @@ class TokenReader:
         """Any optimiser is accepted: whether the span survives is seen when it is read."""
 
     def text(self, mechanism: SharedGradient) -> TextModel:
-        """The model, told how its updates were rounded."""
+        """The model, with the rounding of its updates."""
         return replace(self.model, is_difference=mechanism.sent.is_difference)
 
     def precision(self, gradients: Sequence[dict[str, Tensor]], mechanism: SharedGradient) -> float:

@@ -1,4 +1,4 @@
-"""How much each place of each text counts in an update: prompts without a loss, weighted tokens, means of means.
+"""The weight of each position of each text in an update: prompts without a loss, weighted tokens, means of means.
 
 Behind the last layer before the output no place sees another. There the gradient of place p is δ_p a_pᵀ, and the
 update is the sum of them by their shares: one linear equation for each number of the layer, solved through the
@@ -35,7 +35,7 @@ Named = tuple[Tensor, int | None]  # a text, and its label where a classifier re
 @final
 @dataclass(frozen=True)
 class Counted:
-    """How much the loss of each place of each text counts; of a classifier, of each text. Labels may be smoothed."""
+    """The loss weight of each position of each text (for a classifier, of each text). Labels may be smoothed."""
 
     shares: tuple[Tensor, ...]
     smoothing: float = 0.0
@@ -89,7 +89,7 @@ def alike(named: Sequence[Named]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class _Equations:
-    """Products of what all pairs of places make, and of each with what was sent."""
+    """Inner products of the gradients of all pairs of positions, and of each with the update."""
 
     products: Tensor
     sent: Tensor
@@ -102,7 +102,7 @@ class _Equations:
         return sizes <= _FAINT**2 * sizes.max()
 
     def solved(self) -> tuple[Tensor, float]:
-        """Shares that are not below zero, and how far labels were smoothed."""
+        """Non-negative shares, and the label smoothing."""
         shares, smoothing = _not_negative(self.products, self.sent), 0.0
         for _ in range(_ROUNDS if self.smoothing else 0):
             assert self.smoothing is not None
@@ -153,9 +153,9 @@ def fit_begun(text: TextModel, gradient: Mapping[str, Tensor], begun: Sequence[N
 def count_once(
     named: Sequence[Named], together: Sequence[Tensor], smoothing: float
 ) -> tuple[list[Named], Counted, bool]:
-    """Texts that count up to their ends, with what places have together given to the first text that has them.
+    """Texts that count up to their ends; the weight of shared positions goes to the first text that has them.
 
-    Also whether their number is certain: not where one of them may go on as another, or a text came with two labels.
+    Also whether their number is certain: not if one of them may continue as another, or a text has two labels.
     """
     kept: dict[tuple[tuple[int, ...], int | None], tuple[Tensor, Tensor]] = {}
     for (sequence, label), shares in zip(named, together, strict=True):
@@ -198,9 +198,9 @@ def _not_negative(products: Tensor, sent: Tensor) -> Tensor:
 
 
 def _evened(shares: Tensor, numbers: Sequence[Sequence[int]], faint: Tensor) -> Tensor:
-    """Shares that differ by rounding alone, as one: of all places, or of each text's.
+    """Equalise shares that differ only by rounding: over all positions, or within each text.
 
-    Faint places before others that count are given what the place after them has.
+    Faint positions before others that count get the share of the next position.
     """
     for one in numbers:
         for place, after in zip(reversed(one[:-1]), reversed(one[1:]), strict=True):
