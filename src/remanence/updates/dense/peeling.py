@@ -325,7 +325,7 @@ def _merge(
 
 
 def _unseen(known: Tensor, new: Tensor, labels: Tensor, shares: Tensor, tolerance: float) -> Found:
-    """Drop what an earlier round found already; after peeling its remains could pass for a sample."""
+    """Drop samples found in an earlier round; after peeling, their residual could pass for a sample."""
     if not known.shape[1] or not new.shape[1]:
         return new, labels, shares
     near = torch.cdist(new, known) <= 100 * tolerance * new.norm(dim=-1, keepdim=True)
@@ -334,7 +334,7 @@ def _unseen(known: Tensor, new: Tensor, labels: Tensor, shares: Tensor, toleranc
 
 
 def _compact(inputs: Tensor, labels: Tensor, shares: Tensor, slots: int) -> Found:
-    """Move the samples to the front and cut what is empty in every trial."""
+    """Move the samples to the front and drop slots that are empty in every trial."""
     most = min(slots, int((labels >= 0).sum(1).max()))
     order = (labels < 0).int().argsort(dim=1, stable=True)[:, :most]
     across = order.unsqueeze(-1).expand(-1, -1, inputs.shape[-1])

@@ -58,7 +58,7 @@ from remanence.updates.rounding import Rounding, apart, explained, rounded_again
 ROUNDINGS = 8  # rounding errors that one number of the update may be off by
 _WHOLE = 2.0  # how many times the rounding errors, as they follow from the network, the whole residual may be
 _WHOLE_IN_HALF = 0.5  # the same in half precision, in which only what is sent was rounded
-_LEFT = 1e-2  # the share of an update that may be left where it is explained, whatever rounding may have done
+_LEFT = 1e-2  # the largest relative residual of an explained update, whatever the rounding
 BITS = 20  # of evidence that a stranger would have to meet by chance
 _NEAR_A_WHOLE = 0.05  # how far one over a share may be from the size of a larger batch that it then implies
 STANDS_OUT = 30  # how many tolerances a record's part in a neuron must exceed to be seen there
@@ -207,8 +207,8 @@ class Recomputed:
     def errors(self, *, is_whole: bool) -> Tensor:
         """How far each input may be from the truth, relatively.
 
-        Inputs solve Σ_m (share δ)_m x_mᵀ = G₀ over the neurons that speak for them: what is left of these rows, and
-        their rounding, comes back in the inputs, the more the less the records' derivatives differ.
+        Inputs solve Σ_m (share δ)_m x_mᵀ = G₀ over the neurons that support them: the residual of these rows, and
+        their rounding, propagates to the inputs, the more the less the records' derivatives differ.
         """
         rest_bias = self.left_of_bias(0)
         rows = ~self.undecided(0) if is_whole else self.support().any(0)
@@ -230,7 +230,7 @@ class Recomputed:
         return (off / sizes).where((failed == 0) & (inverse.diagonal() > 0), torch.inf)
 
     def _rounded_once(self, rows: Tensor, solution: Tensor) -> Tensor:
-        """What a solution of these rows, (records, rows), makes of what is left of them and of their rounding errors.
+        """The error of a solution of these rows, (records, rows), due to their residual and their rounding errors.
 
         Numbers that were rounded on being sent have independent errors, of which squares add up. Where more is left
         than these would leave, they count as so much larger.
@@ -265,7 +265,7 @@ class Recomputed:
         )
 
     def support(self) -> Tensor:
-        """Which neurons speak for each record, (records, neurons): explained, and the record's part stands out."""
+        """Which neurons support each record, (records, neurons): explained, with a significant contribution of it."""
         ratio = self._worst()
         allowed_rows = torch.cat([self.tolerance(0, rows).norm(dim=-1) for rows, _ in self.left(0)])
         allowed_columns = self._allowed_columns()
@@ -296,14 +296,14 @@ class Recomputed:
         return (rows > 0) & enough
 
     def _bits_of_whole_sizes(self, tolerance: Tensor) -> Tensor:
-        """What a share that is one over a whole number proves: little where the tolerance is as wide."""
+        """The bits of evidence in a share that is one over a whole number: few if the tolerance is wide."""
         size = 1 / self.proposal.shares
         off = (size - size.round()).abs()
         room = (2 * tolerance * size).clamp(min=1e-15)
         return (-room.log2()).clamp(min=0).where((off <= tolerance * size) & (size.round() >= 1), 0.0)
 
     def batch_size_of_shares(self) -> int | None:
-        """The batch size that the shares imply, where that is no accident; None otherwise."""
+        """The batch size that the shares imply, if that is not a coincidence; None otherwise."""
         size = 1 / self.proposal.shares
         middle = size.median()
         off = max(float((size / middle - 1).abs().max()), 64 * self.precision)
@@ -741,7 +741,7 @@ def update_of(head: DenseHead, records: Proposal, training: LocalTraining) -> li
 
 
 def _parts(head: DenseHead, layers: list[Layer]) -> Weights:
-    """What is trained: of two logits that are made from one, its own row alone."""
+    """The trained parameters: of two logits that are made from one, only its own row."""
     if has_one_logit(head):
         weight, bias = layers[-1]
         layers = [*layers[:-1], (weight[1:], None if bias is None else bias[1:])]

@@ -1,4 +1,4 @@
-"""Whole batches within the span of the first layer's gradient, whatever function stands between the layers.
+"""Whole batches within the span of the first layer's gradient, for any activation between the layers.
 
 The first layer's gradient with its bias gradient beside it is G = s Σ_m δ_m (x_m, 1)ᵀ. Its rank is the batch size b,
 so every (x_m, 1) is a combination c_m of b known directions: b² unknowns, however long an input is. The derivatives
@@ -274,7 +274,7 @@ def fit_in_span(
     slots: int = 32,
     starts: int = 4,
 ) -> Recovered:
-    """Recover the batch of one gradient, or nothing of it.
+    """Recover the whole batch of one gradient, or nothing.
 
     Errors of its numbers are `precision` relative to each or, if they are `even`, to the largest. At most `slots`
     samples are looked for, as the work grows with the fourth power of their number; `starts` random points are tried.

@@ -105,7 +105,7 @@ class SparseColumns:
         )
 
     def _rounded(self, threshold: float) -> float:
-        """A share of the mean entry, or what rounding makes of a zero."""
+        """A share of the mean entry, or the rounding error of a zero if that is larger."""
         return max(threshold, min(_ZERO, 1e3 * self.precision))
 
     def search(self, generator: torch.Generator, rounds: int) -> tuple[Tensor, Tensor]:
@@ -168,7 +168,7 @@ class SparseColumns:
         return *turned(points), fit
 
     def _allowed(self, points: Tensor, made: Tensor) -> Tensor:
-        """What is closest to each column among the derivatives that the logits have at its point."""
+        """The closest vector to each column among the derivatives that the logits have at its point."""
         if self.ones is not None:  # the last number of an input is 1
             height = points @ self.ones
             points = points / height.clamp(min=0.1 * float(height.abs().median()))[:, None]

@@ -148,7 +148,7 @@ def grow_sequences(
 
 
 def _without_echoes(text: TextModel, sequences: Sequence[Tensor]) -> list[Tensor]:
-    """Drop repetitions: a repeated token attends only to itself, so its input is that of one token without positions.
+    """Drop repetitions: without positions, a repeated token attends only to itself, and its input is unchanged.
 
     So every first token seems to repeat without end; only a different continuation adds information.
     """
