@@ -105,7 +105,7 @@ class SparseColumns:
         )
 
     def _rounded(self, threshold: float) -> float:
-        """A share of the mean entry, or the rounding error of a zero if that is larger."""
+        """The threshold, or where it is larger what rounding makes of a zero: at most `_ZERO`."""
         return max(threshold, min(_ZERO, 1e3 * self.precision))
 
     def search(self, generator: torch.Generator, rounds: int) -> tuple[Tensor, Tensor]:
