@@ -32,7 +32,7 @@ def printed(command: str) -> str:
 def settled(watched) -> str:
     """The sentence once the certificate and the budget are there."""
     watched.page.wait_for_selector("#sentence:not(.stale)")
-    watched.page.wait_for_selector("#methods tr:nth-child(4)")
+    watched.page.wait_for_selector("#alone:not(:empty)")
     return " ".join(watched.page.inner_text("#sentence").split())
 
 

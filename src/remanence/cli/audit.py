@@ -140,8 +140,7 @@ def _show(found: RunStatus) -> None:
         lines.append("A process is at work on it.")
     else:
         options = found.settings.get("options", {})
-        again = "--backbone BACKBONE" if "head" in options else "" if "model" in options else None
-        target = options.get("target", "TARGET")
+        target, again = options.get("target", "TARGET"), options.get("again")
         command = continuation(options.get("command", "audit"), target, found.place, again)
         idle = (
             "If no process is at work on it, " if found.at_work is None else "No process is at work on it. "

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,16 +34,6 @@ _NOTHING = 0.999  # a ceiling that no attack notices
 _SIZES = "--sample-rate, or --dataset-size and --batch-size"
 
 
-class Method(StrEnum):
-    """Ways to bound."""
-
-    CERTIFIED = "certified"
-    RENYI = "renyi"
-    FANO = "fano"
-    DP = "dp"
-    ALL = "all"
-
-
 @dataclass(frozen=True)
 class BoundQuestion:
     """A question, with every setting that the options imply."""
@@ -65,18 +53,14 @@ class BoundQuestion:
 
 @dataclass(frozen=True)
 class BoundAnswer:
-    """Bounds by method, what is seen, and notes for the reader."""
+    """A bound and its method, what is seen, and notes for the reader."""
 
-    found: dict[str, Bound]
+    bound: Bound
+    method: str = "certified"
     what: str = EVERY_STEP
     notes: tuple[str, ...] = ()
-    run: tuple[Segment, ...] = ()
+    run: Segment | None = None
     context: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def best(self) -> tuple[str, Bound]:
-        """The lowest ceiling and its method."""
-        return min(self.found.items(), key=lambda item: item[1].log_success)
 
 
 @options()
@@ -93,7 +77,6 @@ def bound(
     batching: Batching,
     guess: Guess,
     whose: Whose,
-    method: Annotated[Method, "Which bound; `all` compares them."] = Method.CERTIFIED,
     as_json: AsJson = False,
 ) -> None:
     """Bound the success of any reconstruction attack, from DP-SGD's settings alone.
@@ -112,22 +95,20 @@ def bound(
         noise.epsilon,
         noise.delta,
     )
-    answer = _answer(asked, method, compares_batches=whose.batches is BatchesBy.ALL)
+    answer = _answer(asked, compares_batches=whose.batches is BatchesBy.ALL)
     context = dict(answer.context)
-    if whose.batches is BatchesBy.ALL and answer.run:
-        context["batches"] = _every_way(answer.run[0], batching, asked.person, asked.log_baseline)
+    if whose.batches is BatchesBy.ALL and answer.run is not None:
+        context["batches"] = _every_way(answer.run, batching, asked.person, asked.log_baseline)
     if as_json:
-        entries = {key: bound_entry(key, one) for key, one in answer.found.items()}
-        document = {**entries[answer.best[0]], **context, "assumed": list(answer.notes)}
-        if len(entries) > 1:
-            document["compared"] = list(entries.values())
+        entry = bound_entry(answer.method, answer.bound)
+        document = {**entry, **context, "assumed": list(answer.notes)}
         typer.echo(json.dumps({**document, "seconds": time.perf_counter() - started}, indent=2))
         return
     for line in _lines(answer, asked, guess.candidates, context):
         typer.echo(line)
 
 
-def _answer(asked: BoundQuestion, method: Method, *, compares_batches: bool) -> BoundAnswer:
+def _answer(asked: BoundQuestion, *, compares_batches: bool) -> BoundAnswer:
     given = {"--noise-multiplier": asked.noise_multiplier, "--epsilon (with --delta)": asked.epsilon}
     exactly_one(
         given, "remanence bound --noise-multiplier 1.1 --sample-rate 0.01 --steps 1000 --candidates 100"
@@ -139,9 +120,7 @@ def _answer(asked: BoundQuestion, method: Method, *, compares_batches: bool) -> 
             got="no steps",
             hint="--steps 1000",
         )
-    if asked.batching.steps is None:
-        return _from_budget(asked, method)
-    return _from_training(asked, method)
+    return _from_budget(asked) if asked.batching.steps is None else _from_training(asked)
 
 
 def _lines(
@@ -150,7 +129,7 @@ def _lines(
     """The answer as text."""
     from remanence.report.frequencies import upwards
 
-    name, best = answer.best
+    best = answer.bound
     yield sentence(best, candidates, what=answer.what)
     if not best.converged and best.log_lower is not None:
         reached = frequency(best.log_lower, noun="times")
@@ -173,26 +152,21 @@ def _lines(
     if ways := context.get("batches"):
         yield f"\nAt most for {asked.person.whose}, by how records get into batches:"
         yield from (f"  {key:14} {words:>15}" for key, words in ways.items())
-    if len(answer.found) > 1:
-        yield "\nAt most, by method:"
-        yield from (
-            f"  {key:10} {ceiling(one):>15}   {one.reference.short}" for key, one in answer.found.items()
-        )
     yield "\nThis holds if"
     yield from (f"  - {assumption};" for assumption in best.assumptions)
-    yield f"Method: {name} ({best.reference.short})."
+    yield f"Method: {answer.method} ({best.reference.short})."
 
 
-def _from_budget(asked: BoundQuestion, method: Method) -> BoundAnswer:
+def _from_budget(asked: BoundQuestion) -> BoundAnswer:
     """From ε and δ alone, for any mechanism."""
     from remanence.bounds import approximate_dp
 
     rate = asked.batching.sample_rate
-    if method not in (Method.CERTIFIED, Method.DP) or rate is not None or not asked.is_plain:
+    if rate is not None or not asked.is_plain:
         raise InputError(
             "ε alone does not say how training ran.",
             needs="--steps, or --epochs, for any bound that depends on the training",
-            got=f"--epsilon {asked.epsilon:g} with --method {method}, a sampling rate, or batches",
+            got=f"--epsilon {asked.epsilon:g} with a sampling rate, or batches, and no steps",
             hint="add --steps, or leave the other options out",
         )
     found = approximate_dp(
@@ -205,10 +179,10 @@ def _from_budget(asked: BoundQuestion, method: Method) -> BoundAnswer:
         "The settings of DP-SGD sharpen it: add --steps and --sample-rate, or --dataset-size, --batch-size and "
         "--epochs.",
     )
-    return BoundAnswer({"dp": found}, "whatever you release", notes)
+    return BoundAnswer(found, "dp", "whatever you release", notes)
 
 
-def _from_training(asked: BoundQuestion, method: Method) -> BoundAnswer:
+def _from_training(asked: BoundQuestion) -> BoundAnswer:
     """From the noise, or from ε and δ, with the rate and the steps."""
     from remanence import bounds
     from remanence.bounds import Segment
@@ -242,49 +216,8 @@ def _from_training(asked: BoundQuestion, method: Method) -> BoundAnswer:
         "sample_rate": rate,
         "steps": steps,
     }
-    found = _by_method(method, run, replace(asked, epsilon=epsilon))
-    return BoundAnswer(found, EVERY_STEP, notes, (run,), context)
-
-
-def _by_method(method: Method, run: Segment, asked: BoundQuestion) -> dict[str, Bound]:
-    from remanence import bounds
-
-    log_baseline, person = asked.log_baseline, asked.person
-    wanted = set(Method) - {Method.ALL} if method is Method.ALL else {method}
-    if not asked.is_plain and wanted != {Method.CERTIFIED}:
-        raise InputError(
-            "The other methods cover one record under Poisson sampling only.",
-            needs="--method certified",
-            got=f"--method {method} for {person.whose}, batches {person.batches}",
-            hint="leave --method out",
-        )
-    found: dict[str, Bound] = {}
-    if Method.CERTIFIED in wanted:
-        found["certified"] = bounds.dpsgd(log_baseline=log_baseline, schedule=[run], person=person)
-    if Method.RENYI in wanted:
-        found["renyi"] = bounds.dpsgd_renyi(log_baseline=log_baseline, schedule=[run])
-    if Method.FANO in wanted:
-        candidates = round(math.exp(-log_baseline)) if log_baseline > -30 else 0
-        if candidates >= 2 and abs(candidates * math.exp(log_baseline) - 1) < 1e-9:
-            information = bounds.mutual_information(run, candidates=candidates)
-            found["fano"] = bounds.fano(candidates, mutual_information=information)
-        elif method is Method.FANO:
-            raise InputError(
-                "Fano's inequality needs equally likely candidates.",
-                needs="--candidates N",
-                got="a baseline that is not 1 over a whole number",
-                hint="--candidates 100",
-            )
-    if Method.DP in wanted:
-        if asked.epsilon is not None and asked.delta is not None:
-            found["dp"] = bounds.approximate_dp(
-                log_baseline=log_baseline, epsilon=asked.epsilon, delta=asked.delta
-            )
-        elif method is Method.DP:
-            raise InputError(
-                "The bound from (ε, δ) needs a δ.", needs="--delta", got="none", hint="--delta 1e-5"
-            )
-    return found
+    found = bounds.dpsgd(log_baseline=asked.log_baseline, schedule=[run], person=asked.person)
+    return BoundAnswer(found, notes=notes, run=run, context=context)
 
 
 def _every_way(run: Segment, batching: Batching, person: Person, log_baseline: float) -> dict[str, str]:

@@ -78,7 +78,7 @@ def restore_options(context: typer.Context, place: str | None) -> str | None:
         known = {
             name: value
             for name, value in options.items()
-            if name not in ("command", "target", "trusted") and not _names_code(value)
+            if name not in ("command", "target", "again", "trusted") and not _names_code(value)
         }
         context.default_map = {**(context.default_map or {}), **known, "out": place}
     return place
@@ -267,7 +267,7 @@ def _check_same_run(place: str, settings: Json) -> None:
         }
         for s in (before, settings)
     )
-    free = {"max_success", "accept_unproven"}  # no unit depends on these
+    free = {"max_success", "accept_unproven", "again"}  # no unit depends on these
     differing = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
     differing = [name for name in differing if name not in free]
     if differing:
@@ -391,6 +391,7 @@ def play(
         place = compute_device(shared.device)
         game = load(place)
         options = {"command": command, "target": target, **(stored or {}), **shared.stored(), "device": place}
+        options |= {} if again is None else {"again": again}
         run = scale.begin(game, options, folder, resume=shared.resume, galleries=keep)
         with told(lambda: interrupted(command, target, shared.resume or folder, again)), run:
             result = audit(

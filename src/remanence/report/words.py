@@ -166,11 +166,11 @@ def _rate(result: AuditResult, best: Evidence) -> str:
     if best.baseline.loose:
         guess = f"between {guess.replace(' to ', ' and ')}"
     between = " and ".join(ends(best.main.lower, best.main.upper))
-    rate = (
-        ""
-        if best.of_unknown_many
-        else f"The rate is {thousandths(best.main.rate)} in 1000 (between {between}), by {best.attack}. "
-    )
+    rate = f"The rate is {thousandths(best.main.rate)} in 1000 (between {between}), by {best.attack}. "
+    if best.of_unknown_many:
+        rate = ""
+    elif best.main.clusters == 1:
+        rate = f"All of them share one training run, so {best.attack} gives no rate. "
     return (
         f"{rate}On records that were not trained on, the same attack achieves {thousandths(best.control.rate)}, and a "
         f"guess {guess}; {limit(result)}."

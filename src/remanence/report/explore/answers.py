@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remanence import bounds
-from remanence.bounds.bound import Bound
 from remanence.bounds.calibration import calibrate, noise_for_epsilon
 from remanence.bounds.engine.contour import estimate_success
 from remanence.bounds.engine.schedule import Segment, normalise
@@ -157,14 +156,9 @@ def estimate(question: Question) -> Json:
 
 
 def answer(question: Question) -> Json:
-    """The certified ceiling with its sentence, the other methods for comparison, and the same as a command."""
-    run, noise, log_baseline = question.run, question.noise, question.log_baseline
-    found = {"certified": bounds.dpsgd(log_baseline=log_baseline, schedule=[run], person=question.person)}
-    if question.records_per_person == 1:
-        found["Rényi"] = bounds.dpsgd_renyi(log_baseline=log_baseline, schedule=[run])
-        information = bounds.mutual_information(run, candidates=question.candidates)
-        found["Fano"] = bounds.fano(question.candidates, mutual_information=information)
-    best = found["certified"]
+    """The certified ceiling with its sentence, and the same as a command."""
+    noise, log_baseline = question.noise, question.log_baseline
+    best = bounds.dpsgd(log_baseline=log_baseline, schedule=[question.run], person=question.person)
     return {
         "sentence": sentence(best, question.candidates),
         "guess": frequency(log_baseline),
@@ -172,7 +166,6 @@ def answer(question: Question) -> Json:
         **_dots(question, best.log_success),
         "noise_multiplier": noise,
         "noise": upwards(noise, 6),
-        "methods": [_method(name, bound) for name, bound in found.items()],
         "assumptions": list(best.assumptions),
         "command": question.command,
         "python": question.python,
@@ -186,7 +179,7 @@ def budget(question: Question) -> Json:
     epsilon = bounds.epsilon_upper(record, question.delta) if question.epsilon is None else question.epsilon
     theirs = epsilon if question.records_per_person == 1 else bounds.epsilon_upper(run, question.delta)
     alone = bounds.approximate_dp(log_baseline=question.log_baseline, epsilon=theirs, delta=question.delta)
-    return {"epsilon": epsilon, "budget": upwards(theirs), "method": _method("ε and δ alone", alone)}
+    return {"epsilon": epsilon, "budget": upwards(theirs), "alone": ceiling(alone)}
 
 
 def noise_curve(question: Question) -> Json:
@@ -241,7 +234,3 @@ def _dots(question: Question, log_success: float) -> Json:
     """How many of a thousand a guess finds, and how many more the release adds at most."""
     guess = round(1000 / question.candidates)
     return {"dots": {"guess": guess, "extra": max(0, math.ceil(1000 * math.exp(log_success) - 1e-9) - guess)}}
-
-
-def _method(name: str, bound: Bound) -> Json:
-    return {"name": name, "most": ceiling(bound), "reference": bound.reference.short}

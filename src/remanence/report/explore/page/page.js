@@ -103,7 +103,7 @@ async function ask(what, more = {}, signal = asking.signal) {
 
 // What belongs to earlier settings is dimmed until its own answer is there; after an error it stays so.
 
-const PARTS = ["sentence", "dots", "meaning", "noise-curve", "rates", "others", "elsewhere", "assumptions"];
+const PARTS = ["sentence", "dots", "meaning", "noise-curve", "rates", "alone", "elsewhere", "assumptions"];
 
 function age() {
   for (const id of PARTS) $(id).classList.add("stale");
@@ -161,7 +161,6 @@ function showAnswer(found) {
   showDots(found.dots);
   $("command").textContent = found.command;
   $("python").textContent = found.python;
-  $("methods").replaceChildren(...found.methods.map(row));
   $("assumptions").replaceChildren(...found.assumptions.map((text) => element("li", text)));
   state.solved = found.noise_multiplier;
   if (state.mode === "epsilon") {
@@ -170,18 +169,10 @@ function showAnswer(found) {
   }
 }
 
-function row(method) {
-  const line = document.createElement("tr");
-  const head = element("th", method.name);
-  head.scope = "row";
-  line.append(head, element("td", method.most), element("td", method.reference));
-  return line;
-}
-
 function showBudget(found) {
   if (state.mode !== "epsilon") $("meaning").textContent = `These settings are (${found.budget}, ${state.delta})-DP.`;
-  $("methods").append(row(found.method));
-  renew("meaning", "others");
+  $("alone").textContent = `ε and δ alone, without the settings of DP-SGD, would prove ${found.alone} at most.`;
+  renew("meaning", "alone");
 }
 
 function showNoise(found) {
