@@ -5,7 +5,7 @@ LOCKED := -m pip install -q --disable-pip-version-check --require-hashes --no-de
 OURSELVES := -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation
 INSTALL := $(BIN)/python $(LOCKED)
 
-.PHONY: stale pages demo mutants test test-all test-browser test-flower test-tables test-peft test-cluster test-faults locks sbom wheel docs check format clean
+.PHONY: stale pages demo mutants test test-all test-browser test-flower test-tables test-peft test-cluster test-triton test-faults locks sbom wheel docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -53,6 +53,10 @@ test-text:  ## SmolLM2 with LoRA on made-up records: an environment of its own, 
 test-peft:  ## A transformer with LoRA adapters, trained by Opacus and recorded: an environment of its own
 	$(call environment,peft,-e .)
 	.venv-peft/bin/python -m pytest -q -c /dev/null --rootdir integration/peft integration/peft
+
+test-triton: $(VENV)/.ok  ## The GPU kernel in Triton's interpreter, on a CPU; Triton stays out of the other environment
+	@test -d .triton || $(INSTALL) --target .triton -r locks/triton.txt
+	TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/python -m pytest -q -c /dev/null --rootdir integration/triton integration/triton
 
 test-cluster:  ## Ray on three nodes of which one is killed, a full disk; loopback only, as root
 	$(call environment,cluster,.)  # a copy: editing the source would make units stale

@@ -39,6 +39,7 @@ from remanence import (
     Mechanism,
     Membership,
     Policy,
+    Published,
     Reconstruction,
     Records,
     Reduction,
@@ -413,7 +414,7 @@ def lines() -> Iterator[Line]:
     for case, mechanism in quiet.items():
         yield Table("game", partial(shortlist, mechanism), 0.31, 60).line(case, retrain)
         yield Table("membership", partial(membership, mechanism), 0.51, 60).line(case, retrain)
-    yield Table("heads", partial(heads, initialisation=1e9), 0.6, 30).line(
+    yield Table("heads", partial(heads, published=Published(release_noise=1e9)), 0.6, 30).line(
         "release of pure noise", Scripted(nearest)
     )
     for attack, seen in product((Exact(),), (True, False)):

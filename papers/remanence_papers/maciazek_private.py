@@ -10,9 +10,7 @@ import torch
 
 from remanence import bounds
 from remanence.bounds.calibration import noise_for_epsilon
-from remanence.core.records import Records
-from remanence.core.releases import Weights
-from remanence.heads.transfer_head import TransferHead
+from remanence.heads.transfer_head import Published, TransferHead
 from remanence.reconstructor.attack import Reconstructor
 from remanence.scale.progress import track
 from remanence_papers.maciazek import (
@@ -34,32 +32,6 @@ ACCURACIES = {(1e-5, 10): 0.812, (1e-5, 40): 0.920, (1e-4, 10): 0.587, (1e-4, 40
 LIMIT = 0.015  # the paper's largest TPR at an FPR of 1 %
 CLIPPING = 4.0
 _ACCURACIES = 400  # heads whose accuracy is averaged
-
-
-@dataclass(frozen=True)
-class PublishedHead(TransferHead):
-    """A head that is published with normal noise of this deviation on every number, or rounded to 2^bits levels.
-
-    Levels lie between a tensor's largest value and less than that.
-    """
-
-    release_noise: float = 0.0
-    bits: int | None = None
-
-    def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
-        """The same numbers with noise on them, or rounded."""
-        shown = dict(super().release(known_data, targets, generator).tensors)
-        for name, values in shown.items():
-            if self.release_noise:
-                noise = torch.randn(values.shape, generator=generator, device=generator.device).to(values)
-                values = values + self.release_noise * noise
-            if self.bits is not None:
-                largest = values.abs().flatten(1).amax(1).clamp(min=1e-30)
-                largest = largest.view(-1, *[1] * (values.ndim - 1))
-                step = 2 * largest / (2**self.bits - 1)
-                values = ((values + largest) / step).round() * step - largest
-            shown[name] = values
-        return Weights(shown)
 
 
 @dataclass(frozen=True)
@@ -191,7 +163,7 @@ def _tradeoff(setup: Setup, settings: Settings, panel: Tradeoff) -> Outcome:
             "*code* is the sampling that the paper's code ran, half of the set twice in an epoch; *text* is what its "
             f"text says, a rate of (N − 1) / N = {text.rate:.3g} once in an epoch. Both have the ε of their row.",
             "*no test exceeds* is proven: the largest true positive rate at a false positive rate of 1 % of any test "
-            "whether a picture was trained on or another one in its place (`bounds.Person(replaced=True)`). With a δ as large "
+            "whether a picture was trained on or another one in its place (`bounds.true_positives`). With a δ as large "
             "as N^-1.1 it says much less than the attack: that an ε leaves nothing is about this attack.",
             f"A TPR of at most {LIMIT} at an FPR of 1 % is met by {met}, interpolated over log ε (sampling as the "
             f"code ran it). The paper's figure has {panel.paper:g}. Ours "
@@ -206,12 +178,8 @@ def _ceiling(head: TransferHead) -> float | None:
     """The largest true positive rate at a false positive rate of 1 % that DP-SGD allows, for one picture per class."""
     if not head.noise_multiplier:
         return None
-    return bounds.dpsgd(
-        0.01,
-        noise_multiplier=head.noise_multiplier,
-        sample_rate=head.sample_rate,
-        steps=head.steps,
-        person=bounds.Person(replaced=True),
+    return bounds.true_positives(
+        0.01, noise_multiplier=head.noise_multiplier, sample_rate=head.sample_rate, steps=head.steps
     ).success
 
 
@@ -227,10 +195,14 @@ def defences(settings: Settings) -> Outcome:
         "DP-SGD": {f"ε = {e:g}": private(plain, size, e, as_the_code_ran()) for e in (10.0, 160.0)},
         "wide initial weights": {f"{w:g}": replace(plain, initialisation=w) for w in (0.02, 0.1)},
         "noise at release": {
-            f"{share:g} of a weight's deviation": PublishedHead(**vars(plain), release_noise=share * scale)
+            f"{share:g} of a weight's deviation": replace(
+                plain, published=Published(release_noise=share * scale)
+            )
             for share in (1.0, 3.0)
         },
-        "rounded weights": {f"{bits} bits": PublishedHead(**vars(plain), bits=bits) for bits in (4, 2)},
+        "rounded weights": {
+            f"{bits} bits": replace(plain, published=Published(bits=bits)) for bits in (4, 2)
+        },
         "fewer epochs": {"1": replace(plain, epochs=1)},
     }
     settings_tried = [(name, what, head) for name, heads in tried.items() for what, head in heads.items()]

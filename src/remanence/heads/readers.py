@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.span import span_coefficients
+from remanence.heads.head import outgoing
+from remanence.heads.span import project, span_coefficients
 from remanence.reconstructor.readers import FlatReader, Reader, Tensors
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class HiddenReader(FlatReader):
         """Sort the units by their outgoing weights, and add what does not depend on their order."""
         if "summed" in tensors:
             return tensors
-        weight, bias, out = tensors["weight"], tensors["bias"], tensors["out_weight"]
+        weight, bias, out = tensors["weight"], tensors["bias"], outgoing(tensors)
+        assert out is not None
         order = out[:, 0].argsort(1)  # (trials, hidden)
         rows = torch.arange(len(order), device=order.device)[:, None]
         return {
@@ -128,7 +130,7 @@ def estimate_embeddings(
     Training without initial weights on one record per class would give W = Aᵀ X, with coefficients A that depend
     on X. Starting from the classes' usual means, A is computed by training, then X by projected gradient steps on
     ‖Aᵀ X − W‖² (staying above 0 where embeddings do), and again. Where training saturates, A hides the scale of X and
-    the estimate is poor; the reader also has the row itself.
+    the estimate is poor; the reader shows the row itself beside it.
     """
     few = len(weight) if weight.is_cuda else max(1, _CACHE // (4 * weight[0].numel()))
     if len(weight) > few:
@@ -140,14 +142,7 @@ def estimate_embeddings(
     estimate = means.expand(len(weight), -1, -1)
     for _ in range(rounds):
         mixing = span_coefficients(head, estimate)  # (trials, classes of the head, classes)
-        normal = mixing.mT @ mixing
-        rate = 1 / normal.abs().sum(2).amax(1).clamp(min=1e-30)[:, None, None]
-        unit = torch.eye(normal.shape[1], device=normal.device)
-        pull, keep = rate * (mixing.mT @ weight), unit - rate * normal
-        for _ in range(steps):
-            estimate = torch.baddbmm(pull, keep, estimate)
-            if nonnegative:
-                estimate.relu_()
+        estimate = project(mixing, weight, estimate, steps=steps, nonnegative=nonnegative)
     return estimate
 
 

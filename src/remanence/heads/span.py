@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _RANK = 1e-6  # eigenvalues of a float32 Gram matrix below this share of the largest are rounding
 _CACHE = 2**23  # bytes of embeddings and weights that a CPU works through without waiting for memory
+_REGISTERS = 64  # records or classes: beyond it a GPU's registers overflow, and the steps below are as good
 _UNROLLED = 64  # up to this many records, N fused products beat a batched matrix product on a CPU
 
 
@@ -47,6 +49,9 @@ def _train(head: TransferHead, inputs: Tensor, labels: Tensor, generator: torch.
     trials, _, numbers = inputs.shape
     weight, bias = initial_layer(head.initialisation, trials, numbers, head.outputs, generator)
     weight, bias = weight.to(inputs.device), bias.to(inputs.device)
+    if fits(head, inputs):
+        weight, bias = train_fused(head, inputs, labels, (weight, bias))
+        return Weights({"weight": weight, "bias": bias})
     gram = (inputs @ inputs.mT + 1).permute(1, 2, 0).contiguous()  # (records, records, trials)
     start = (weight @ inputs.mT + bias.unsqueeze(2)).permute(1, 2, 0).contiguous()  # classes first
     if bool((labels == labels[:1]).all()):  # in sets with so many of each class: a table for the cache
@@ -71,6 +76,8 @@ def span_coefficients(head: TransferHead, inputs: Tensor) -> Tensor:
     W = A · inputs, `(trials, outputs, classes)`. Deterministic: the noise of private training is left out.
     """
     labels = torch.arange(inputs.shape[1], device=inputs.device)
+    if fits(head, inputs):
+        return train_fused(head, inputs, labels.expand(len(inputs), -1))[0]
     gram = (inputs @ inputs.mT + 1).permute(1, 2, 0).contiguous()
     targets = _one_hot(labels[:, None], head.outputs)
     start = torch.zeros(*targets.shape[:2], len(inputs), device=inputs.device)
@@ -234,3 +241,92 @@ def _mixer(matrix: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
         return onto
 
     return mix
+
+
+def fits(head: TransferHead, inputs: Tensor) -> bool:
+    """Whether the GPU's kernel can train these heads: without noise, all of a few records in every step.
+
+    It does the same steps, and keeps a head's Gram matrix and coefficients in registers instead of sending every
+    intermediate through memory. Triton comes with PyTorch's CUDA builds.
+    """
+    records = inputs.shape[1]
+    plain = head.noise_multiplier is None and head.class_weights is None
+    plain &= head.batch_size is None or head.batch_size >= records
+    return plain and head.outputs > 1 and _has_kernel(inputs, head.outputs, records)
+
+
+def _has_kernel(values: Tensor, *sizes: int) -> bool:
+    return values.is_cuda and max(sizes) <= _REGISTERS and find_spec("triton") is not None
+
+
+def _padded(size: int) -> int:
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def train_fused(
+    head: TransferHead, inputs: Tensor, labels: Tensor, start: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Weights and biases after training from this start, on `(trials, records, numbers)` with `(trials, records)`.
+
+    Without a start, what the records are multiplied with, `(trials, outputs, records)`, stands in both places.
+    """
+    from remanence.heads.gpu_kernel import descend
+
+    trials, records, numbers = inputs.shape
+    if start is None:
+        mixing = torch.empty(trials, head.outputs, records, device=inputs.device)
+        final = mixing, mixing
+    else:
+        start = start[0].contiguous(), start[1].contiguous()
+        final = torch.empty_like(start[0]), torch.empty_like(start[1])
+    padded = [_padded(records), _padded(head.outputs)]
+    launch = descend[(trials,)]  # pyright: ignore[reportIndexIssue]
+    with torch.cuda.device_of(inputs):
+        launch(
+            inputs.contiguous(),
+            labels.contiguous(),
+            *(start or final),  # nothing is read from the latter
+            *final,
+            records,
+            head.outputs,
+            numbers,
+            head.epochs,
+            head.learning_rate,
+            head.weight_decay,
+            head.momentum,
+            *padded,
+            32,  # numbers of an embedding at a time: fastest on an H200 of 32, 64, 128 and 256
+            start is None,
+            num_warps=1 if padded == [16, 16] else 4,
+        )
+    return final
+
+
+def project(mixing: Tensor, weight: Tensor, start: Tensor, *, steps: int, nonnegative: bool) -> Tensor:
+    """Gradient steps on ‖AX − W‖² from some X `(trials, classes, numbers)`, staying above 0 where embeddings do."""
+    if _has_kernel(weight, weight.shape[1]):
+        return project_fused(mixing, weight, start, steps=steps, nonnegative=nonnegative)
+    normal = mixing.mT @ mixing
+    rate = 1 / normal.abs().sum(2).amax(1).clamp(min=1e-30)[:, None, None]
+    pull, keep = rate * (mixing.mT @ weight), torch.eye(normal.shape[1], device=normal.device) - rate * normal
+    for _ in range(steps):
+        start = torch.baddbmm(pull, keep, start)
+        if nonnegative:
+            start.relu_()
+    return start
+
+
+def project_fused(mixing: Tensor, weight: Tensor, start: Tensor, *, steps: int, nonnegative: bool) -> Tensor:
+    """The same by one program for each head and some columns, which keeps X in registers through all steps."""
+    from remanence.heads.gpu_kernel import project
+
+    (trials, classes, numbers), columns = weight.shape, 64
+    final = torch.empty_like(weight, memory_format=torch.contiguous_format)
+    given = (values.contiguous() for values in (mixing, weight, start))
+    launch = project[(trials, -(-numbers // columns))]  # pyright: ignore[reportIndexIssue]
+    with torch.cuda.device_of(weight):
+        warps = 1 if classes <= 16 else 4
+        launch(
+            *given, final, classes, numbers, steps, _padded(classes), columns, nonnegative, num_warps=warps
+        )
+    return final

@@ -194,7 +194,7 @@ def separation_loss(
     apart = marks.unsqueeze(-1) - other_marks.unsqueeze(-2)
     shared = (apart.abs() <= 1e-6 * ours.abs().sum(-1, keepdim=True)).flatten(-2).any(-1)
     targets, others = logs(own), logs(strangers).masked_fill(shared, _FAR).flatten()
-    count = (~shared).sum().clamp(min=1)
+    count = (~shared).sum().clamp(min=1)  # stays on its device: a CUDA graph cannot synchronise
     threshold = others.detach().sort().values.gather(0, (fpr * count).long().unsqueeze(0))
     passed, wrongly = (((threshold - each) / softness).sigmoid() for each in (targets, others))
     density = (passed * (1 - passed)).mean().detach()

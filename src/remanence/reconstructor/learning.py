@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ Model = TypeVar("Model", bound=nn.Module)
 _AVERAGING = 0.999
 _LOOKS = 20  # number of evaluations on held-out shadows
 _PATIENCE = 8  # evaluations without progress before learning stops
+_WARM = 3  # steps before a graph is captured, so that one-time initialisation is over
 
 Batch = Sequence[Tensor]
 
@@ -38,6 +40,7 @@ class Learner:
     checkpoint: Path | None = None
     fingerprint: str = ""  # a checkpoint with a different one is refused
     from_start: bool = False  # whether to evaluate the untrained network too, as a minimum
+    capture: bool = True  # run a step as one CUDA graph on a GPU: the loss must not synchronise
 
     def fit(
         self,
@@ -57,25 +60,38 @@ class Learner:
             if parameter.ndim == 4:  # convolutions are several times faster this way on a GPU
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         device = next(network.parameters()).device
+        captured = self.capture and device.type == "cuda"
         optimizer = torch.optim.AdamW(
-            network.parameters(), self.learning_rate, weight_decay=1e-4 if self.scheduled else 0.0
+            network.parameters(),
+            torch.tensor(self.learning_rate, device=device) if captured else self.learning_rate,
+            weight_decay=1e-4 if self.scheduled else 0.0,
+            capturable=captured,
+            fused=True if captured else None,
         )
         warm, cool = 0.1 * self.steps, 0.9 * self.steps
 
         def descend(batch: Batch) -> None:
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            with torch.autocast(
+                device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False
+            ):
                 value = loss(network, batch)
             optimizer.zero_grad(set_to_none=True)
             value.backward()
             optimizer.step()
 
+        advance = _Graph(descend) if captured else descend
+
         def set_rate(step: int) -> None:
             share = min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * max(0.0, step - warm) / cool)))
             for group in optimizer.param_groups:
-                group["lr"] = self.learning_rate * share
+                if captured:
+                    group["lr"].fill_(self.learning_rate * share)
+                else:
+                    group["lr"] = self.learning_rate * share
 
         network.train()
         average, best = copy.deepcopy(network), copy.deepcopy(network)
+        move = _moving(average, network)
         state = {"step": 0, "quality": -float("inf"), "stale": 0}
         parts = {"network": network, "average": average, "best": best, "optimizer": optimizer}
         self._resume(parts, state)
@@ -91,8 +107,8 @@ class Learner:
         for step in bar:
             if self.scheduled:
                 set_rate(step)
-            descend(draw())
-            _move(average, network, min(_AVERAGING, (step + 1) / (step + 10)) if self.scheduled else 0.0)
+            advance(draw())
+            move(min(_AVERAGING, (step + 1) / (step + 10)) if self.scheduled else 0.0)
             if (step + 1) % look_every == 0 or step + 1 == self.steps:
                 reached, said = quality(average.eval(), step + 1)
                 state["stale"] += 1
@@ -122,6 +138,9 @@ class Learner:
                 raise ValueError("it belongs to another game, seed or reconstructor")
             for name, part in parts.items():
                 part.load_state_dict(stored[name])
+            for group in parts["optimizer"].param_groups:
+                if isinstance(group["lr"], Tensor):  # a graph reads it on its own device
+                    group["lr"] = group["lr"].to(group["params"][0].device)
             state.update(stored["state"])
         except (UnusableFileError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise InputError(
@@ -132,9 +151,46 @@ class Learner:
             ) from None
 
 
-@torch.no_grad()
-def _move(average: nn.Module, network: nn.Module, keep: float) -> None:
-    """Update the running average of the weights; counters and normalisation statistics are copied."""
-    get_ema_multi_avg_fn(keep)(tuple(average.parameters()), tuple(network.parameters()), 0)
-    for own, new in zip(average.buffers(), network.buffers(), strict=True):
-        own.copy_(new)
+def _moving(average: nn.Module, network: nn.Module) -> Callable[[float], None]:
+    """Updates the running average of the weights; counters and normalisation statistics are copied."""
+    own, new = (tuple(each.parameters()) for each in (average, network))
+    buffers, new_buffers = (list(each.buffers()) for each in (average, network))
+
+    @torch.no_grad()
+    def move(keep: float) -> None:
+        get_ema_multi_avg_fn(keep)(own, new, 0)
+        if buffers:
+            torch._foreach_copy_(buffers, new_buffers)  # pyright: ignore[reportPrivateImportUsage]
+
+    return move
+
+
+class _Graph:
+    """A step as one CUDA graph: the kernels of a small network run faster than they can be launched one by one."""
+
+    def __init__(self, step: Callable[[Batch], None]) -> None:
+        self.step, self.seen, self.graph = step, 0, None
+        self.batch: list[Tensor] = []
+
+    def __call__(self, batch: Batch) -> None:
+        with torch.cuda.device_of(batch[0]):  # streams and graphs belong to a device
+            self._run(batch)
+
+    def _run(self, batch: Batch) -> None:
+        if self.seen < _WARM:
+            self.seen += 1
+            now, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+            aside.wait_stream(now)
+            with torch.cuda.stream(aside), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*capturable=True.*")  # for the following steps
+                self.step(batch)
+            now.wait_stream(aside)
+            return
+        if self.graph is None:
+            self.batch = [tensor.clone() for tensor in batch]
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.step(self.batch)
+        for mine, new in zip(self.batch, batch, strict=True):
+            mine.copy_(new)
+        self.graph.replay()

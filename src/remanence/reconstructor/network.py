@@ -18,8 +18,10 @@ from remanence.reconstructor.shadows import finite_trials
 _HELD_OUT = 500  # shadows for validation; fewer if there are many classes
 _DRAWN = 2500  # approximate number of reconstructions per evaluation
 _AT_ONCE = 1024  # releases read together
+_TOGETHER = 4096  # records that a GPU reconstructs at once, where launches cost more than memory
 _START = "start"
 _COMPARED = 50  # held-out shadows whose reconstructions are compared with their records at once
+_NUMBERS = 2**27  # the same limit in numbers, on a GPU
 
 
 class ReconstructorNetwork(nn.Module):
@@ -75,8 +77,16 @@ class ReconstructorNetwork(nn.Module):
                 parts.append(self(block, None).unsqueeze(1))
                 continue
             every = torch.arange(len(self.places), device=self.places.device)
-            parts.append(torch.stack([self(block, asked.expand(size)) for asked in every], 1))
+            few = max(1, _TOGETHER // size) if self.places.is_cuda else 1
+            parts.append(torch.cat([self._drawn(block, asked, size) for asked in every.split(few)], 1))
         return torch.cat(parts)
+
+    def _drawn(self, block: Tensors, asked: Tensor, size: int) -> Tensor:
+        """The requested records from each of `size` releases, `(size, asked, *example)`."""
+        times = len(asked)
+        if times > 1:
+            block = {name: tensor.repeat_interleave(times, 0) for name, tensor in block.items()}
+        return self(block, asked.repeat(size)).unflatten(0, (size, times))
 
 
 @dataclass(frozen=True)
@@ -110,9 +120,15 @@ class HeldOut:
             pairs = records - drawn.unsqueeze(2)  # (trials, asked, of the class, *example)
             return pairs.flatten(3).square().mean(3).amin(2)
 
-        def errors(records: Tensor) -> Tensor:
-            pairs = zip(records.split(_COMPARED), drawn.split(_COMPARED), strict=True)
-            return torch.cat([closest(*pair) for pair in pairs]).cpu()
+        few = _COMPARED
+        if drawn.is_cuda:  # where launches cost more than memory
+            alike = 1 if network.places is None else network.places.shape[1]
+            few = max(1, _NUMBERS // (alike * drawn[0].numel()))
 
-        own, others = (errors(each.features) for each in (self.targets, self.strangers))
+        def errors(records: Tensor) -> Tensor:
+            pairs = zip(records.split(few), drawn.split(few), strict=True)
+            return torch.cat([closest(*pair) for pair in pairs])
+
+        both = torch.stack([errors(each.features) for each in (self.targets, self.strangers)])
+        own, others = both.cpu()  # one synchronisation with the device
         return float(own.mean()), Roc(own.numpy(), others.numpy()).true_positive_rate(0.01)
