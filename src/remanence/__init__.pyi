@@ -75,6 +75,7 @@ from .scale.processes import Processes as Processes
 from .scale.run import Run as Run
 from .tables.game import LeaveOneOut as LeaveOneOut
 from .tables.glm.closed_form import ClosedForm as ClosedForm
+from .tables.glm.closed_form import ScalerMean as ScalerMean
 from .tables.glm.families import Gaussian as Gaussian
 from .tables.glm.families import Logistic as Logistic
 from .tables.glm.families import Multinomial as Multinomial

@@ -7,6 +7,7 @@ DOOR = Door(
     commands=("remanence.tables.command:table",),
     attacks=(
         "remanence.tables.glm.closed_form:ClosedForm",
+        "remanence.tables.glm.closed_form:ScalerMean",
         "remanence.tables.attacks:StoredInObject",
         "remanence.tables.attacks:PublishedStatistics",
         "remanence.tables.attacks:PipelineEquations",
