@@ -169,7 +169,7 @@ class ProvenRecords(Finding):
     count: int
     of: int | None  # how many there are; None where that is unknown
     kind: ClassVar[str] = "proven-records"
-    meaning: ClassVar[str] = "Training records are proven to be in what is released. Such a proof needs no rate."
+    meaning: ClassVar[str] = "Training records are proven to be in what is released. A proof needs no rate."
 
     @property
     def tells(self) -> bool:
