@@ -12,6 +12,7 @@ from remanence import bounds
 from remanence.bounds import Segment
 from remanence.bounds.calibration import noise_for_epsilon
 from remanence.bounds.frontier import evenly, frontier
+from remanence_papers import companions
 
 DELTA = 1e-5
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.99)  # the columns of Figures 5 and 14
@@ -28,8 +29,8 @@ def figure_4(pictures: Pictures) -> Section:
         exact = bounds.dpsgd(0.1, schedule=[run])
         renyi = bounds.dpsgd_renyi(0.1, schedule=[run]).success
         approximate = bounds.approximate_dp(0.1, epsilon=epsilon, delta=DELTA).success
-        information = bounds.mutual_information(run, candidates=10)
-        fano = bounds.fano(10, mutual_information=information).success
+        information = companions.mutual_information(run, candidates=10)
+        fano = companions.fano(10, mutual_information=information).success
         if epsilon in shown:
             bracket = f"{exact.lower:.6f} to {exact.success:.6f}"
             rows.append((f"{epsilon:g}", f"{noise:.5f}", bracket, *digits((renyi, approximate, fano))))

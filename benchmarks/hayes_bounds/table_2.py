@@ -10,6 +10,7 @@ from pages import Panel, Pictures, Section, Series, digits, page, table
 
 from remanence import bounds
 from remanence.bounds import Segment
+from remanence_papers import companions
 
 Array = npt.NDArray[np.float64]
 
@@ -73,7 +74,7 @@ def orthonormal_information(candidates: int, samples: int) -> tuple[Array, Array
 
 
 def fano_advantage(candidates: int, information: float) -> float:
-    return float(bounds.fano(candidates, mutual_information=max(information, 0.0)).advantage)
+    return float(companions.fano(candidates, mutual_information=max(information, 0.0)).advantage)
 
 
 def fano_slope(candidates: int, information: float) -> float:
@@ -111,7 +112,7 @@ def table_2(pictures: Pictures) -> Section:
         fano_paper = [fano_advantage(n, orthogonal_information(n, noise)) for noise in NOISES]
         guo_differences.extend(abs(a - b) for a, b in zip(fano_paper, PAPER_FANO[n], strict=True))
         fano_any = [
-            fano_advantage(n, bounds.mutual_information(Segment(noise), candidates=n)) for noise in NOISES
+            fano_advantage(n, companions.mutual_information(Segment(noise), candidates=n)) for noise in NOISES
         ]
         tighter += sum(a < b for a, b in zip(fano_any, fano_paper, strict=True))
         samples = 1_000_000 if n == 10 else 200_000

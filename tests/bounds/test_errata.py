@@ -16,6 +16,7 @@ from scipy.stats import binom, norm
 from remanence import SuccessRate, bounds
 from remanence.bounds import Segment, baselines
 from remanence.core.rates import clopper_pearson
+from remanence_papers import companions
 
 PAGE = Path(__file__).parents[2] / "docs" / "errata.md"
 
@@ -402,13 +403,14 @@ def test_the_fano_row_of_table_2_assumes_orthogonal_gradients(candidates):
         }
         assert rows[2] == pytest.approx(printed, abs=6e-4)
         assert rows[1] < printed - 0.02 < rows[4] - 0.02
-        any_geometry = bounds.fano(
-            candidates, mutual_information=bounds.mutual_information(Segment(noise), candidates=candidates)
+        any_geometry = companions.fano(
+            candidates,
+            mutual_information=companions.mutual_information(Segment(noise), candidates=candidates),
         )
         assert any_geometry.advantage < printed
         assert any_geometry.success >= bounds.gaussian(1 / candidates, noise_multiplier=noise).success
-        told = bounds.mutual_information(Segment(noise), candidates=candidates, distance=math.sqrt(2))
-        assert told <= bounds.mutual_information(Segment(noise), candidates=candidates)
+        told = companions.mutual_information(Segment(noise), candidates=candidates, distance=math.sqrt(2))
+        assert told <= companions.mutual_information(Segment(noise), candidates=candidates)
 
 
 def test_seven_of_twelve_upper_bounds_in_table_2_are_below_the_exact_value():

@@ -13,6 +13,7 @@ from remanence.bounds.bound import Baselines
 from remanence.bounds.engine.bracket import Bracket
 from remanence.bounds.frontier import frontier
 from remanence.core.references import REMANENCE
+from remanence_papers import companions
 
 ROUNDING = 1e-9  # of the optimum, which is computed in floating point too
 
@@ -83,11 +84,11 @@ def check_discrete(seed):
             sum(float((law[law > 0] * np.log(law[law > 0] / mixed[law > 0])).sum()) for law in laws)
             / candidates
         )
-        found["Fano"] = bounds.fano(candidates, mutual_information=max(told, 0.0)).success
+        found["Fano"] = companions.fano(candidates, mutual_information=max(told, 0.0)).success
     weights = np.array([1.0, math.exp(0.7)]) / (1 + math.exp(0.7))  # two of the candidates, as 1 : e^ε
     pair = float((weights[:, None] * laws[:2]).max(axis=0).sum())
-    assert pair == pytest.approx(bounds.pair_success(0.7, hockey_stick(laws[0], laws[1], 0.7)), rel=1e-12)
-    assert bounds.epsilon_from_pair(min(float(laws[:2].max(axis=0).sum()) / 2, 1 - 1e-12)) <= max(
+    assert pair == pytest.approx(companions.pair_success(0.7, hockey_stick(laws[0], laws[1], 0.7)), rel=1e-12)
+    assert companions.epsilon_from_pair(min(float(laws[:2].max(axis=0).sum()) / 2, 1 - 1e-12)) <= max(
         renyi_divergence(laws[0], laws[1], math.inf), renyi_divergence(laws[1], laws[0], math.inf)
     )
     for name, ceiling in found.items():

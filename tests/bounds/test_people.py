@@ -8,19 +8,17 @@ import math
 import numpy as np
 import pytest
 from scipy.stats import binom, hypergeom, norm
+from worst_cases import banded
 
 from remanence import InputError, calibrate
 from remanence.bounds import (
     Person,
-    RecordCounts,
     Segment,
-    attribute,
     correlated_noise,
     delta_upper,
     dpsgd,
     epsilon_upper,
     final_weights,
-    participation_matrix,
     true_positives,
     truncated_poisson,
 )
@@ -262,7 +260,7 @@ def test_correlated_noise_with_the_identity_is_plain_training():
 
 
 def test_banded_noise_counts_each_participation_once():
-    factor = participation_matrix(40, [1.0, 0.5, 0.25])
+    factor = banded(40, [1.0, 0.5, 0.25])
     found = correlated_noise(0.05, factor=factor, noise_multiplier=1.5, separation=4, sample_rate=0.2)
     assert found.success == pytest.approx(
         dpsgd(0.05, noise_multiplier=1.5, sample_rate=0.2, steps=10).success, rel=1e-6
@@ -281,7 +279,7 @@ def test_a_participation_that_has_begun_counts():
 
 
 def test_participations_at_least_so_far_apart_are_as_many_as_fit():
-    factor = participation_matrix(10, [1.0, 0.5])
+    factor = banded(10, [1.0, 0.5])
     found = correlated_noise(0.05, factor=factor, noise_multiplier=4.0, separation=3, at_least=True)
     assert found.success == pytest.approx(gaussian_ceiling(0.05, math.sqrt(4) / 4))
     for wrong in ({"separation": 1}, {"separation": 3, "sample_rate": 0.5}):
@@ -379,59 +377,6 @@ def test_final_weights_are_refused_where_steps_do_not_contract(bad):
     }
     with pytest.raises(InputError):
         final_weights(0.1, **{**good, **bad})
-
-
-def test_the_commonest_value_of_a_group_is_the_best_guess_of_an_attribute():
-    run = Segment(2.0, 0.1, 10)
-    values, groups = ["a"] * 5 + ["b"] * 3 + ["c"] * 2 + ["a"] * 4, ["x"] * 10 + ["y"] * 4
-    found = attribute(values, by=groups, schedule=run, person=Person(3))
-    assert found["x"].success == pytest.approx(dpsgd(0.5, schedule=run, person=Person(3)).success, rel=1e-4)
-    assert found["x"].whose == "a person with at most 3 records"
-    assert found["y"].success == found["y"].baseline == 1  # everybody has the same value
-    assert attribute(values, schedule=run)["everybody"].baseline == pytest.approx(9 / 14)
-    with pytest.raises(InputError, match="a group for every value"):
-        attribute(values, by=groups[:3], schedule=run)
-
-
-def test_a_random_person_has_the_average_ceiling_of_their_counts():
-    settings = {"noise_multiplier": 1.5, "sample_rate": 0.05, "steps": 40}
-    for batches in ("poisson", "shuffled", "fixed", "balls-in-bins"):
-        parts = {k: dpsgd(0.02, **settings, person=Person(k, batches)) for k in (1, 3)}
-        found = dpsgd(0.02, **settings, person=Person(RecordCounts.of({1: 30, 3: 10}), batches))
-        mean = 0.75 * parts[1].success + 0.25 * parts[3].success
-        assert mean <= found.success <= mean * (1 + 1e-6)
-        assert found.on_average
-        assert found.whose == "a random person with 1 to 3 records"
-        assert "on average over people" in found.assumptions[-1]
-        assert (found.lower is None) == (parts[1].lower is None or parts[3].lower is None)
-    exactly = dpsgd(0.02, **settings, person=Person(RecordCounts.of({3: 7})))
-    assert exactly.success == dpsgd(0.02, **settings, person=Person(3)).success
-    assert not exactly.on_average
-    assert exactly.whose == "a person with exactly 3 records"
-
-
-def test_many_different_counts_are_rounded_up_and_lose_their_lower_end():
-    counts = RecordCounts.of({k: 1 / k for k in range(1, 61)})
-    levels = dict(counts.levels())
-    assert len(levels) < 60
-    assert math.fsum(levels.values()) == pytest.approx(1)
-    for most in range(1, 61):  # never fewer records than somebody has
-        share = math.fsum(share for count, share in counts.shares if count <= most)
-        assert math.fsum(share for count, share in levels.items() if count <= most) <= share + 1e-12
-    rounded = dpsgd(0.02, noise_multiplier=20.0, steps=4, person=Person(counts))
-    exact = math.fsum(
-        share * gaussian_ceiling(0.02, count * math.sqrt(4) / 20) for count, share in counts.shares
-    )
-    assert exact <= rounded.success <= 1.2 * exact
-    assert rounded.lower is None
-
-
-@pytest.mark.parametrize(
-    "bad", [{}, {0: 1}, {1: -1.0}, {1: 0.0}, {1.5: 1}, {5000: 1}, {1: math.nan}, {1: math.inf}]
-)
-def test_counts_that_nobody_can_have_are_refused(bad):
-    with pytest.raises(InputError, match="records"):
-        RecordCounts.of(bad)
 
 
 def test_noise_for_a_person_is_certified_for_them():

@@ -10,14 +10,12 @@ import math
 import numpy as np
 import pytest
 from bounds_by_hand import few_steps
-from scipy.stats import binom, norm
+from scipy.stats import norm
 
 from remanence.bounds import (
     Person,
-    RecordCounts,
     Segment,
     correlated_noise,
-    crowd,
     dpsgd,
     final_weights,
 )
@@ -62,22 +60,6 @@ def several_records(generator):
     assert found.success >= by_hand * (1 - GRID_ERROR[steps])
     assert found.lower <= by_hand * (1 + GRID_ERROR[steps])
     assert found.converged
-
-
-def a_random_person(generator):
-    noise, rate, steps = (
-        uniform(generator, 0.5, 5),
-        uniform(generator, 0.01, 0.9),
-        int(generator.integers(1, 3)),
-    )
-    weights, baseline = generator.dirichlet(np.ones(3)), uniform(generator, 1e-3, 0.8)
-    counts = generator.choice(np.arange(1, 9), 3, replace=False).tolist()
-    person = Person(RecordCounts.of(dict(zip(counts, weights.tolist(), strict=True))))
-    found = dpsgd(baseline, schedule=Segment(noise, rate, steps), person=person)
-    each = [few_steps(baseline, noise, rate, count, steps) for count in counts]
-    by_hand = float(np.dot(weights, each))
-    assert by_hand * (1 - GRID_ERROR[steps]) <= found.success <= by_hand * (1 + 1e-3)
-    assert found.lower <= by_hand * (1 + GRID_ERROR[steps])
 
 
 def replacement(generator):
@@ -192,28 +174,14 @@ def last_iterates(generator):
         assert tested <= found.success * (1 + 2e-3)
 
 
-def crowds(generator):
-    people, noise = int(generator.integers(2, 200)), uniform(generator, 0.7, 8)
-    candidates = int(generator.integers(2, 6))
-    found = crowd(people, candidates=candidates, schedule=Segment(noise))
-    # Orthogonal candidates: the largest score wins, and everybody is a matter of their own.
-    x = np.linspace(-9, 12, 4_001)
-    weights = norm.pdf(x - 1 / noise) * norm.cdf(x) ** (candidates - 1)
-    share = float(weights.sum() * (x[1] - x[0]))
-    assert people * share <= found.expected * (1 + 1e-6)
-    assert binom.sf(found.most, people, share) <= 1 - found.confidence
-
-
 CHECKS = [
     several_records,
-    a_random_person,
     replacement,
     shuffles,
     fixed_draws,
     balls_in_bins,
     correlated,
     last_iterates,
-    crowds,
 ]
 
 

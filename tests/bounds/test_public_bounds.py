@@ -17,6 +17,7 @@ from remanence.bounds import Segment
 from remanence.bounds.calibration import calibrate, noise_for_epsilon
 from remanence.bounds.engine.closed_forms import gaussian_log_delta_ends
 from remanence.core.exceptions import InputError
+from remanence_papers import companions
 
 KAPPAS = [1e-9, 1e-3, 0.05, 0.3, 0.5, 0.9]
 
@@ -129,7 +130,7 @@ def test_the_information_of_a_sampled_step_is_its_divergence():
         return with_target * math.log(with_target / norm.pdf(x, 0, noise))
 
     divergence, _ = quad(integrand, -12, 12)
-    assert bounds.mutual_information(Segment(noise, rate, 7), candidates=10**6) == pytest.approx(
+    assert companions.mutual_information(Segment(noise, rate, 7), candidates=10**6) == pytest.approx(
         7 * divergence, rel=1e-7
     )
 
@@ -143,11 +144,11 @@ def test_reconstruction_and_differential_privacy_are_one(success):
         cut = epsilon / shift + shift / 2  # choose z₁ where f₁ > e^ε f₀
         weight = 1 / (1 + math.exp(epsilon))
         best = weight * norm.sf(cut - shift) + (1 - weight) * norm.cdf(cut)
-        assert bounds.pair_success(epsilon, delta) == pytest.approx(best, rel=1e-12)
-        assert bounds.delta_from_pair(best, epsilon=epsilon) == pytest.approx(delta, abs=1e-12)
-    assert bounds.delta_from_pair(0.9, epsilon=800.0) == 0
-    epsilon = bounds.epsilon_from_pair(success, delta=1e-3)
-    assert bounds.pair_success(epsilon, 1e-3) >= success - 1e-12
+        assert companions.pair_success(epsilon, delta) == pytest.approx(best, rel=1e-12)
+        assert companions.delta_from_pair(best, epsilon=epsilon) == pytest.approx(delta, abs=1e-12)
+    assert companions.delta_from_pair(0.9, epsilon=800.0) == 0
+    epsilon = companions.epsilon_from_pair(success, delta=1e-3)
+    assert companions.pair_success(epsilon, 1e-3) >= success - 1e-12
 
 
 def test_several_baselines_give_arrays_that_agree_with_one_at_a_time():
@@ -194,9 +195,9 @@ REFUSED = [
     lambda: bounds.renyi(0.1, order=1.0, epsilon=1.0),
     lambda: bounds.profile(0.1, delta_at=3),
     lambda: bounds.profile(0.1, delta_at=lambda epsilon: 7.0),
-    lambda: bounds.fano(1, mutual_information=0.1),
-    lambda: bounds.mutual_information(Segment(1.0, 0.5), candidates=10, distance=2.0),
-    lambda: bounds.epsilon_from_pair(1.0),
+    lambda: companions.fano(1, mutual_information=0.1),
+    lambda: companions.mutual_information(Segment(1.0, 0.5), candidates=10, distance=2.0),
+    lambda: companions.epsilon_from_pair(1.0),
     lambda: bounds.epsilon_upper(Segment(1.0), 0.0),
     lambda: bounds.epsilon_upper(Segment(1.0), 1.0),
     lambda: bounds.delta_upper(Segment(1.0), math.inf),
@@ -229,10 +230,10 @@ WRONG_VALUES = ("1.1", None, [1.0, 2.0], [], {}, math.nan, True, 1j, -1, object(
         lambda value: bounds.laplace(0.1, scale=value),
         lambda value: bounds.delta_upper(Segment(1.0), value),
         lambda value: bounds.epsilon_upper(Segment(1.0), value),
-        lambda value: bounds.fano(10, mutual_information=value),
-        lambda value: bounds.mutual_information(Segment(1.0), candidates=value),
+        lambda value: companions.fano(10, mutual_information=value),
+        lambda value: companions.mutual_information(Segment(1.0), candidates=value),
         lambda value: bounds.individual(0.1, norms=[0.5], noise_multiplier=value),
-        lambda value: bounds.pair_success(value, 0.1),
+        lambda value: companions.pair_success(value, 0.1),
         lambda value: calibrate(value, 0.1, sample_rate=0.1, steps=10),
         lambda value: noise_for_epsilon(value, delta=1e-5),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from remanence import NoisySum, bounds
-from remanence.bounds import Person, RecordCounts, Segment
+from remanence.bounds import Person, Segment
 from remanence.core.exceptions import InputError
 
 SETTINGS = {"noise_multiplier": 1.1, "sample_rate": 0.01, "steps": 100}
@@ -18,7 +18,6 @@ BOUNDS = {
         log_baseline=-3000.0, schedule=[Segment(1.0, 0.1, 5), Segment(2.0, 0.2, 3)]
     ),
     "person": lambda: bounds.dpsgd(0.01, **SETTINGS, person=Person(5, "shuffled", replaced=True)),
-    "counts": lambda: bounds.dpsgd(0.01, **SETTINGS, person=Person(RecordCounts.of({1: 90, 3: 10}))),
     "gaussian": lambda: bounds.gaussian(0.1, noise_multiplier=2.0, steps=3),
     "renyi": lambda: bounds.renyi(0.1, order=[2, 4], epsilon=[0.1, 0.2]),
     "(ε, δ)": lambda: bounds.approximate_dp(0.1, epsilon=1.0, delta=1e-5),

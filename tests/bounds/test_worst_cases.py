@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from worst_cases import CASES, SIGNS, attacked, attacked_crowd
+from worst_cases import CASES, SIGNS, attacked
 
 from remanence import (
     Criterion,
@@ -28,13 +28,6 @@ def test_the_best_attack_comes_near_its_ceiling_and_never_passes_it(name):
     assert evidence.main.lower <= bound.success
     assert evidence.main.upper >= bound.success - CASES[name][1]
     assert evidence.control.lower <= 0.5 <= evidence.control.upper
-
-
-def test_a_crowd_comes_back_as_often_as_allowed_on_average_and_never_more():
-    found, mean, high = attacked_crowd()
-    deviation = math.sqrt(0.25 * found.people / 2_000)
-    assert mean == pytest.approx(found.expected, abs=4 * deviation)
-    assert high <= found.most < found.people
 
 
 HEAD = TransferHead(

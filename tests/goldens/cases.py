@@ -98,6 +98,7 @@ from remanence.texts.game import Rule
 from remanence.texts.tiny import as_language_model, made_up_records, tiny_pair, train
 from remanence.updates.declared import Declared, LocalTraining, Noise
 from remanence.updates.inspection import audit_files
+from remanence_papers import companions
 
 Tensors = dict[str, Tensor]
 
@@ -1208,10 +1209,6 @@ _DPSGD = {
     "replaced": {
         "noise_multiplier": 2.0, "sample_rate": 0.05, "steps": 100, "person": bounds.Person(replaced=True),
     },
-    "counted": {
-        "noise_multiplier": 1.1, "sample_rate": 0.01, "steps": 1000,
-        "person": bounds.Person(records=bounds.RecordCounts.of({1: 900, 5: 100})),
-    },
 }  # fmt: skip
 for _way in ("people", "shuffled", "fixed", "balls-in-bins"):
     _DPSGD[_way] = {
@@ -1252,8 +1249,8 @@ case(
 case(
     "bound/information",
     lambda: [
-        bounds.mutual_information(bounds.Segment(1.0, 0.1, 10), candidates=10),
-        bounds.fano(10, mutual_information=0.5).advantage,
+        companions.mutual_information(bounds.Segment(1.0, 0.1, 10), candidates=10),
+        companions.fano(10, mutual_information=0.5).advantage,
     ],
 )
 case(
@@ -1264,14 +1261,6 @@ case(
             0.1, steps=1000, learning_rate=0.5, strong_convexity=0.1, smoothness=1.0, noise_multiplier=10.0
         ),
     ],
-)
-case(
-    "bound/attribute",
-    lambda: list(
-        bounds.attribute(
-            [1, 0, 0, 0, 1, 1, 0, 0], by=["f"] * 4 + ["m"] * 4, schedule=bounds.Segment(2.0, 0.1, 10)
-        ).values()
-    ),
 )
 case(
     "bound/epsilon-delta",

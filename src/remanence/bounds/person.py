@@ -44,20 +44,17 @@ removal. For a Gaussian mechanism this doubles μ, which is exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
-
-import numpy as np
 
 from remanence.bounds.engine.allocation import allocation_bracket
 from remanence.bounds.engine.bracket import Bracket, ceiling
 from remanence.bounds.engine.dpsgd import dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.engine.roots import boundary
-from remanence.bounds.engine.rounding import exponent_slack
 from remanence.bounds.engine.schedule import MOST_RECORDS, Schedule, Segment, is_full_batch, normalise
-from remanence.core.checks import instance, is_number, is_whole, one_of, whole
+from remanence.core.checks import instance, one_of, whole
 from remanence.core.exceptions import InputError
 
 Batches = Literal["poisson", "people", "shuffled", "fixed", "balls-in-bins"]
@@ -84,9 +81,6 @@ _EITHER = (
 )
 _REPLACED = "the comparison is with the same training on another record in the target's place"
 _WHOLE_BATCHES = 1e-6  # how near to a whole number the batches of a pass must be
-_LEVELS = 24  # distinct counts to compute; more are rounded up to this many
-_EXAMPLE = "5, or '1:900,2:80,5:20' (900 people with one record, …)"
-_SHARES_OFF = 1e-9  # tolerance for shares that sum to 1
 _UP = 1 + 1e-12  # of a rate, upwards
 _ROUNDING = 1e-12  # of N/B, far less than two different data sets of any size differ by
 _LEAST_INVERTED = 1e-12  # below it, 1 − κ is too close to 1 for a float
@@ -95,104 +89,19 @@ _THROWN_WIDTH = 1e-3  # the same for balls in bins, which take longer
 
 
 @dataclass(frozen=True)
-class RecordCounts:
-    """Shares of people by number of records, for the ceiling of a random person.
-
-    An adversary who knows the target's number of records succeeds with probability at most Σ_k p_k·γ_k(κ), and one
-    who does not cannot do better. κ is the success of a guess, whatever the number of records. If all people
-    have the same number of records, the ceiling is not an average.
-
-    >>> RecordCounts.of({1: 900, 5: 100}).shares
-    ((1, 0.9), (5, 0.1))
-    >>> RecordCounts.of({5: 100}).whose, RecordCounts.of({1: 900, 5: 100}).whose
-    ('a person with exactly 5 records', 'a random person with 1 to 5 records')
-    """
-
-    shares: tuple[tuple[int, float], ...]  # (records, share of the people), by increasing number of records
-
-    def __post_init__(self) -> None:
-        paired = isinstance(self.shares, tuple) and all(
-            isinstance(each, tuple) and len(each) == 2 for each in self.shares
-        )
-        counts = [count for count, _ in self.shares] if paired else []
-        whole = all(is_whole(count, 1) and count <= MOST_RECORDS for count in counts)
-        positive = paired and all(is_number(share, 0) and share <= 1 for _, share in self.shares)
-        adds_up = positive and abs(math.fsum(share for _, share in self.shares) - 1) < _SHARES_OFF
-        if not (counts and whole and adds_up and counts == sorted(set(counts))):
-            raise InputError(
-                "The numbers of records per person cannot be used.",
-                needs=f"whole numbers of records from 1 to {MOST_RECORDS:,}, each with its number of people, not all 0",
-                got=f"{self.shares!r:.100}",
-                hint=_EXAMPLE,
-            )
-
-    @classmethod
-    def of(cls, people: Mapping[int, float]) -> RecordCounts:
-        """From the count or the share of people for each number of records."""
-        if not isinstance(people, Mapping) or not all(
-            is_number(number, -1e-300) for number in people.values()
-        ):
-            return cls((people,))  # pyright: ignore[reportArgumentType]  # refused there
-        total = math.fsum(people.values())
-        kept = [(count, number / total) for count, number in people.items() if number > 0]
-        return cls(tuple(sorted(kept)))
-
-    @property
-    def most(self) -> int:
-        """The largest number of records of one person."""
-        return self.shares[-1][0]
-
-    @property
-    def differs(self) -> bool:
-        """Whether people differ, so that the ceiling is an average over them."""
-        return len(self.shares) > 1
-
-    @property
-    def whose(self) -> str:
-        """The ceiling is about this."""
-        if self.differs:
-            return f"a random person with {self.shares[0][0]} to {self.most} records"
-        return f"a person with exactly {self.most} record{'s' if self.most > 1 else ''}"
-
-    @property
-    def assumption(self) -> str:
-        """The proof's assumption about the numbers of records."""
-        if self.differs:
-            return (
-                "on average over people: the target is one of them at random, who has so many records with the "
-                "given shares, and a guess succeeds no more often for people with more records"
-            )
-        return f"every person has exactly {self.most} records"
-
-    def levels(self) -> tuple[tuple[int, float], ...]:
-        """The shares with few distinct numbers of records, rounded up, because more records dominate fewer."""
-        if len(self.shares) <= _LEVELS:
-            return self.shares
-        steps = np.unique(np.ceil(np.geomspace(self.shares[0][0], self.most, _LEVELS) - 1e-9).astype(int))
-        steps[-1] = self.most
-        found: dict[int, float] = {}
-        for count, share in self.shares:
-            level = int(steps[np.searchsorted(steps, count)])
-            found[level] = found.get(level, 0.0) + share
-        return tuple(sorted(found.items()))
-
-
-@dataclass(frozen=True)
 class Person:
-    """One person: their number of records, how these are batched, and the neighbouring relation.
-
-    A plain number of records means "at most"; `RecordCounts` has exact numbers with their shares of people.
+    """One person: at most how many records they have, how these are batched, and the neighbouring relation.
 
     >>> Person().whose, Person(records=5).whose
     ('one record', 'a person with at most 5 records')
     """
 
-    records: int | RecordCounts = 1
+    records: int = 1
     batches: Batches = "poisson"
     replaced: bool = False  # neighbours replace a person instead of removing them
 
     def __post_init__(self) -> None:
-        whole("records per person", self.most, most=MOST_RECORDS, hint="1: a person is one record")
+        whole("records per person", self.records, most=MOST_RECORDS, hint="1: a person is one record")
         one_of("batches", str(self.batches), get_args(Batches))
 
     @property
@@ -200,20 +109,7 @@ class Person:
         """The ceiling is about this."""
         if self.batches == "people":
             return "a person, however many their records"
-        if isinstance(self.records, RecordCounts):
-            return self.records.whose
         return "one record" if self.records == 1 else f"a person with at most {self.records} records"
-
-    @property
-    def most(self) -> int:
-        """The largest number of records that a person has."""
-        return self.records.most if isinstance(self.records, RecordCounts) else self.records
-
-    @property
-    def on_average(self) -> bool:
-        """Whether the ceiling is an average over people."""
-        counted = isinstance(self.records, RecordCounts) and self.records.differs
-        return counted and self.batches != "people"
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -229,49 +125,29 @@ class Person:
             reference = _LEFT_OUT
         else:
             reference = _EITHER if len(used) == 2 else _REMOVED
-        several = (f"no person has more than {self.records} records",) if self.most > 1 else ()
-        if isinstance(self.records, RecordCounts):
-            several = (self.records.assumption,)
-        if self.batches == "people":
-            several = ()
-        known = _SEEN if self._noun == "record" else _SEEN.replace("records", "people's records")
+        several = self.records > 1 and self.batches != "people"
+        noun = "person" if several or self.batches == "people" else "record"
         return (
             _SAMPLING[self.batches],
             _NOTHING_BUT,
-            known,
-            reference.replace("record", self._noun),
-            *several,
+            _SEEN if noun == "record" else _SEEN.replace("records", "people's records"),
+            reference.replace("record", noun),
+            *((f"no person has more than {self.records} records",) if several else ()),
         )
-
-    @property
-    def _noun(self) -> str:
-        return "record" if self.most == 1 and self.batches != "people" else "person"
 
     @property
     def is_plain(self) -> bool:
         """Whether the engine's own pair applies, without alternatives or chaining."""
-        return self.batches in ("poisson", "people") and not self.replaced and not self.on_average
+        return self.batches in ("poisson", "people") and not self.replaced
 
     def schedules(self, schedule: Segment | Sequence[Segment]) -> list[Schedule]:
         """Runs that each dominate the training, when one record in the engine's sense is removed."""
-        return _WAYS[self.batches](normalise(schedule), self.most)
+        return _WAYS[self.batches](normalise(schedule), self.records)
 
     def brackets(
         self, schedule: Segment | Sequence[Segment], log_baselines: Sequence[float], *, rtol: float
     ) -> list[Bracket]:
         """The bracket of γ at each baseline."""
-        if self.on_average and isinstance(self.records, RecordCounts):
-            levels = self.records.levels()
-            parts = [
-                replace(self, records=count).brackets(schedule, log_baselines, rtol=rtol)
-                for count, _ in levels
-            ]
-            shares, rounded = [share for _, share in levels], levels != self.records.shares
-            found = [_averaged(list(zip(shares, each, strict=True))) for each in zip(*parts, strict=True)]
-            # No test is known to reach a ceiling for more records than people have.
-            return [
-                replace(each, log_lower=-math.inf, log_estimate=None) if rounded else each for each in found
-            ]
         if self.is_plain:
             (run,) = self.schedules(schedule)
             return dpsgd_brackets(run, log_baselines, rtol=rtol)
@@ -286,10 +162,10 @@ class Person:
         if self.batches == "fixed" and not self.replaced:
             # Explicit tests: the other records' gradients may be 0, and all opposite to the target's.
             log_lower = dpsgd_bracket(schedule, log_baseline, rtol=rtol).log_lower
-            if self.most == 1 and options[-1].log_upper < options[0].log_upper:
+            if self.records == 1 and options[-1].log_upper < options[0].log_upper:
                 log_lower = options[-1].log_lower
         if self.batches == "balls-in-bins" and not is_full_batch(schedule):
-            thrown = partial(_thrown, schedule, self.most)
+            thrown = partial(_thrown, schedule, self.records)
             if self.replaced:
                 options.append(chained(partial(thrown, rtol=_THROWN_WIDTH), log_baseline, _THROWN_WIDTH))
             else:
@@ -399,48 +275,3 @@ _WAYS: dict[str, Callable[[Schedule, int], list[Schedule]]] = {
     "fixed": _fixed,
     "balls-in-bins": _shuffled,
 }
-
-
-def _averaged(parts: list[tuple[float, Bracket]]) -> Bracket:
-    """The bracket of Σ share·γ from the brackets of each γ, rounded outwards."""
-
-    def mean(logs: list[float], side: int) -> float:
-        terms = [math.log(share) + log for (share, _), log in zip(parts, logs, strict=True)]
-        if -math.inf in terms and side < 0:
-            return -math.inf
-        slack = exponent_slack(*(term for term in terms if math.isfinite(term))) + _SHARES_OFF
-        return min(float(np.logaddexp.reduce(terms)) + side * slack, 0.0)
-
-    brackets = [bracket for _, bracket in parts]
-    estimates = [bracket.log_estimate for bracket in brackets if bracket.log_estimate is not None]
-    return Bracket(
-        mean([bracket.log_lower for bracket in brackets], -1),
-        mean([bracket.log_upper for bracket in brackets], 1),
-        mean([bracket.log_complement_lower for bracket in brackets], -1),
-        log_estimate=mean(estimates, 0) if len(estimates) == len(parts) else None,
-        method=brackets[0].method,
-        converged=all(bracket.converged for bracket in brackets),
-    )
-
-
-def read_record_counts(text: str) -> int | RecordCounts:
-    """Parse records per person: the most per person, or the number of people for each number of records.
-
-    >>> read_record_counts("5"), read_record_counts("1:900, 2:80, 5:20").shares
-    (5, ((1, 0.9), (2, 0.08), (5, 0.02)))
-    """
-    people: dict[int, float] = {}
-    try:
-        if ":" not in text:
-            return int(text)
-        for pair in text.split(","):
-            count, number = pair.split(":", 1)
-            people[int(count)] = people.get(int(count), 0.0) + float(number)
-        return RecordCounts.of(people)
-    except (ValueError, OverflowError):
-        raise InputError(
-            "The number of records per person cannot be read.",
-            needs=_EXAMPLE,
-            got=f"{text[:60]!r}",
-            hint="5: no one has more than five records",
-        ) from None

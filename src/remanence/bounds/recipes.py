@@ -12,7 +12,7 @@ import numpy as np
 
 from remanence.bounds.bound import Bound
 from remanence.bounds.engine.schedule import Segment
-from remanence.bounds.person import Person, RecordCounts
+from remanence.bounds.person import Person
 from remanence.core.exceptions import InputError
 
 P = ParamSpec("P")
@@ -99,11 +99,4 @@ def _schedule(value: Any) -> Segment | list[Segment]:
     return Segment(**value) if isinstance(value, dict) else [Segment(**each) for each in value]
 
 
-def _person(value: Mapping[str, Any]) -> Person:
-    records = value["records"]
-    if isinstance(records, Mapping):
-        records = RecordCounts(tuple((count, share) for count, share in records["shares"]))
-    return Person(**{**value, "records": records})
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {"schedule": _schedule, "person": _person}
+_READERS: dict[str, Callable[[Any], Any]] = {"schedule": _schedule, "person": lambda value: Person(**value)}

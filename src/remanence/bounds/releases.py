@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -207,7 +206,7 @@ def final_weights(
     shrunk = contraction**count
     share = (1 - shrunk) / (1 + shrunk) * (1 + contraction) / (1 - contraction)
     person = read_person(person)
-    moved = (1 if person.batches == "people" else person.most) * (2 if person.replaced else 1)
+    moved = (1 if person.batches == "people" else person.records) * (2 if person.replaced else 1)
     bound = gaussian(
         baseline,
         noise_multiplier=noise_multiplier / (moved * math.sqrt(share) * _ROUNDING),
@@ -229,7 +228,7 @@ def final_weights(
         reference=BOK_2024,
         log_lower=None,
         log_estimate=None,
-        whose=replace(person, records=person.most).whose,
+        whose=person.whose,
     )
 
 
@@ -280,15 +279,3 @@ def _levelled(shares: Sequence[float], noise_multiplier: float, sample_rate: flo
         return [Segment(noise_multiplier / math.sqrt(mean), 1.0, len(shares))]
     levels = (max(1, math.ceil(share * _NORMS)) / _NORMS for share in shares)
     return [Segment(noise_multiplier / level, sample_rate) for level in levels]
-
-
-def participation_matrix(steps: int, coefficients: Any) -> npt.NDArray[np.float64]:
-    """The banded Toeplitz factor with these coefficients on its diagonals, columns scaled to a length of at most 1.
-
-    >>> participation_matrix(3, [1.0, 0.5]).round(3).tolist()
-    [[0.894, 0.0, 0.0], [0.447, 0.894, 0.0], [0.0, 0.447, 0.894]]
-    """
-    values = numbers("coefficients", coefficients, "[1.0, 0.5]").ravel()
-    length = number("length of the coefficients", float(np.linalg.norm(values)), above=0)
-    matrix = sum(value * np.eye(whole("steps", steps), k=-index) for index, value in enumerate(values))
-    return np.asarray(matrix) / length

@@ -52,7 +52,7 @@ def dpsgd(
     if person == Person(batches="balls-in-bins"):
         reference = FELDMAN_2026
     bound = baselines.bound("DP-SGD", brackets, person.assumptions_of(brackets), reference)
-    return replace(bound, whose=person.whose, on_average=person.on_average)
+    return replace(bound, whose=person.whose)
 
 
 @recomputable

@@ -134,8 +134,6 @@ def _lines(
     if not best.converged and best.log_lower is not None:
         reached = frequency(best.log_lower, noun="times")
         yield f"This is valid, but could not be narrowed further: a known test reaches {reached}."
-    if best.on_average:
-        yield "This is an average over people: those with more records have a higher ceiling."
     if asked.batching.derives:
         yield f"\n{asked.batching.echoed()}"
     if answer.notes:

@@ -146,12 +146,7 @@ class Guess:
 class Whose:
     """Whose ceiling it is, how their records get into batches, and what the training is compared with."""
 
-    records_per_person: Annotated[
-        str | None,
-        "Records of one person, whose ceiling it is: at most 5 (5), or how many people have how many "
-        "(1:900,2:80,5:20).",
-        "1",
-    ] = None
+    records_per_person: Annotated[int, "The most records of one person, whose ceiling it is."] = 1
     batches: Annotated[
         BatchesBy,
         "How records get into batches: each by its own coin (poisson), whole people by theirs, clipped as "
@@ -169,7 +164,6 @@ class Whose:
     def person(self, dataset_size: int | None, *, several: bool = False) -> Person:
         """The person; `several` allows all ways of batching."""
         from remanence.bounds import Person
-        from remanence.bounds.person import read_record_counts
 
         if self.batches is BatchesBy.ALL and not several:
             raise InputError(
@@ -179,14 +173,11 @@ class Whose:
                 hint="remanence bound --batches all compares them",
             )
         way = BatchesBy.POISSON if self.batches is BatchesBy.ALL else self.batches
-        records, replaced = (
-            read_record_counts(self.records_per_person or "1"),
-            self.neighbours is Neighbours.REPLACE,
-        )
-        person = Person(records, way.value, replaced)  # pyright: ignore[reportArgumentType]
+        replaced = self.neighbours is Neighbours.REPLACE
+        person = Person(self.records_per_person, way.value, replaced)  # pyright: ignore[reportArgumentType]
         if dataset_size is not None:
             hint = "count the records of the person who has the most"
-            whole("records per person", person.most, most=dataset_size, hint=hint)
+            whole("records per person", person.records, most=dataset_size, hint=hint)
         return person
 
 

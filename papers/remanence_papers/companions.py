@@ -1,4 +1,4 @@
-"""A companion of the bound: Fano's inequality."""
+"""Companions of the bound: Fano's inequality, and the equivalence of reconstruction and privacy on pairs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from remanence.bounds.engine.closed_forms import shift_of
 from remanence.bounds.engine.cumulant import moments
 from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.schedule import Segment, normalise
-from remanence.bounds.recipes import recomputable
 from remanence.core.checks import number, whole
 from remanence.core.references import GUO_2022B, Reference
 
 _ROUNDING = 1e-13  # of a sum of a few logarithms
 
 
-@recomputable
 def fano(candidates: int, *, mutual_information: float, reference: Reference = GUO_2022B) -> Bound:
     """The ceiling on guessing one of n equally likely candidates, from the mutual information with the release.
 
@@ -71,3 +69,52 @@ def mutual_information(
         spread = math.exp(-(distance**2) * shift_of(segments) ** 2 / 2)
         options.append(-math.log(1 / candidates + (1 - 1 / candidates) * spread))
     return min(options)
+
+
+def pair_success(epsilon: float, delta: float) -> float:
+    """The best success on a pair of records with weights 1 : e^ε, given δ(ε).
+
+    ∫ max(f₁, e^ε·f₀) / (1 + e^ε) = (e^ε + δ(ε)) / (1 + e^ε), where δ(ε) = ∫ (f₁ − e^ε·f₀)₊ is the privacy profile. So
+    reconstruction robustness and differential privacy are equivalent (Balle et al. 2022, §VII-A).
+
+    >>> round(pair_success(0.0, 0.3829249), 5)  # Gaussian noise, one standard deviation apart: Φ(1/2)
+    0.69146
+    """
+    _check(epsilon, delta)
+    return (
+        math.exp(-math.log1p(math.exp(-epsilon))) + delta / (1 + math.exp(epsilon)) if epsilon < 700 else 1.0
+    )
+
+
+def delta_from_pair(success: float, *, epsilon: float) -> float:
+    """The least δ(ε) of a mechanism, given the success of an attack on a pair with weights 1 : e^ε.
+
+    The other direction: δ(ε) ≥ success·(1 + e^ε) − e^ε.
+
+    >>> round(delta_from_pair(pair_success(1.5, 0.02), epsilon=1.5), 10)
+    0.02
+    """
+    _check(epsilon, 0.0)
+    number("success", success, least=0, most=1, hint="the lower end of the attack's interval")
+    return max(0.0, success - (1 - success) * math.exp(min(epsilon, 700.0)))
+
+
+def epsilon_from_pair(success: float, *, delta: float = 0.0) -> float:
+    """The least ε of an (ε, δ)-DP mechanism, given the success of guessing between two equally likely records.
+
+    success ≤ (e^ε + δ) / (1 + e^ε), so ε ≥ log((success − δ) / (1 − success)). Give the lower end of
+    the attack's interval, not its rate.
+
+    >>> round(epsilon_from_pair(0.9, delta=1e-5), 3)
+    2.197
+    """
+    number("success", success, least=0, below=1, hint="the lower end of the attack's interval")
+    _check(0.0, delta)
+    if success <= (1 + delta) / 2:
+        return 0.0
+    return max(0.0, math.log((success - delta) / (1 - success)))
+
+
+def _check(epsilon: float, delta: float) -> None:
+    number("epsilon", epsilon, least=0, hint="epsilon=1")
+    number("delta", delta, least=0, below=1, hint="delta=1e-5")
