@@ -145,9 +145,11 @@ def test_several_outputs_are_not_called_another_table():
         table_game(model, NUMBERS, both[:, 0])
 
 
-def test_a_part_that_no_attack_reads_is_named():
-    model = make_pipeline(scaled(), linear.SGDClassifier(random_state=0)).fit(NUMBERS, WORDS)
-    caveats = table_game(model, NUMBERS, WORDS).caveats()
+@pytest.mark.parametrize("labels", [WORDS, (WORDS == "ill").astype(int)], ids=["words", "codes"])
+def test_a_part_that_no_attack_reads_is_named(labels):
+    """Not even if its classes, 0 and 1, equal the mean 0 of a scaled column."""
+    model = make_pipeline(scaled(), linear.SGDClassifier(random_state=0)).fit(NUMBERS, labels)
+    caveats = table_game(model, NUMBERS, labels).caveats()
     assert [c.seen for c in caveats if c.id == "part-not-read"] == ["Without a finding: model.sgdclassifier."]
 
 

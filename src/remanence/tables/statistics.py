@@ -96,10 +96,11 @@ def published(part: Part) -> list[Published]:
     mixed: list[Any] = [getattr(part.estimator, name, None) for name in ("weights_", "means_")]
     if all(isinstance(each, np.ndarray) for each in mixed):  # a mixture's means, mixed, are the table's
         held.append((f"{part.path}.means_", mixed[0] @ mixed[1]))
+    # A mean or a sum of rows is a float. Codes of classes and places of columns are whole, and 0 is a common mean.
     arrays = [
         (path, values.astype(np.float64).reshape(-1, columns), values.dtype == np.float32)
         for path, values in held
-        if values.dtype.kind in "fiu" and values.ndim in (1, 2) and values.shape[-1] == columns
+        if values.dtype.kind == "f" and values.ndim in (1, 2) and values.shape[-1] == columns
     ]
     found = []
     for classes, clusters in _groupings(part, rows):
