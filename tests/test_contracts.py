@@ -82,11 +82,7 @@ GAMES = {
         LeaveOneOut(GLM(Logistic()), synthetic()),
         LeaveOneOut(GLM(Multinomial(3), class_weights="balanced"), synthetic(classes=3)),
         LeaveOneOut(GLM(Logistic(), fit_intercept=False), synthetic()),
-        LeaveOneOut(GLM(Gaussian(), scaler="mean"), synthetic()),
-    ],
-    "scaler-mean": [
-        LeaveOneOut(GLM(Logistic(), scaler="mean", class_weights="balanced"), synthetic()),
-        LeaveOneOut(GLM(Gaussian(), scaler="mean"), synthetic()),
+        LeaveOneOut(GLM(Gaussian()), synthetic()),
     ],
     "prior-aware": [dpsgd_game(), dpsgd_game(sample_rate=0.4)],
     "gradient-based": [without_a_shortlist(dpsgd_game(noise_multiplier=0.1))],

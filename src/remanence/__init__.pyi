@@ -73,9 +73,13 @@ from .scale.executors import InProcess as InProcess
 from .scale.journal import Journal as Journal
 from .scale.processes import Processes as Processes
 from .scale.run import Run as Run
+from .tables.attacks import PipelineEquations as PipelineEquations
+from .tables.attacks import PublishedStatistics as PublishedStatistics
+from .tables.attacks import StoredInObject as StoredInObject
+from .tables.attacks import TreeLeaves as TreeLeaves
+from .tables.attacks import WholeObject as WholeObject
 from .tables.game import LeaveOneOut as LeaveOneOut
 from .tables.glm.closed_form import ClosedForm as ClosedForm
-from .tables.glm.closed_form import ScalerMean as ScalerMean
 from .tables.glm.families import Gaussian as Gaussian
 from .tables.glm.families import Logistic as Logistic
 from .tables.glm.families import Multinomial as Multinomial

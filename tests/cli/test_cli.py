@@ -49,7 +49,7 @@ def test_a_person_reads_the_verdict_the_scope_and_the_caveats(run):
     for words in (
         "your limit is 200",
         "177 other training records",
-        "by scaler-mean",
+        "by published-statistics",
         "Caveats in the report",
     ):
         assert words in text
@@ -97,10 +97,18 @@ def test_a_file_without_a_named_function_tells_which_it_has(run):
 
 def test_only_the_named_attacks_run(run):
     _, out, _ = run(
-        "audit", "wine-pipeline", "--attack", "scaler-mean", "--trials", "20", "--seed", "7", "--json"
+        "audit",
+        "wine-pipeline",
+        "--attack",
+        "published-statistics",
+        "--trials",
+        "20",
+        "--seed",
+        "7",
+        "--json",
     )
     document = json.loads(out)
-    assert [evidence["attack"] for evidence in document["evidence"]] == ["scaler-mean"]
+    assert [evidence["attack"] for evidence in document["evidence"]] == ["published-statistics"]
     assert document["evidence"][0]["main"]["trials"] == 20
     assert document["seed"] == 7
 

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
-from remanence import ClosedForm, ScalerMean, audit
+from remanence import ClosedForm, audit
 from remanence.core import records as data_records
 from remanence.core.attack import Attack, ExposesInParts, Reconstruction
 from remanence.core.exceptions import InputError
@@ -67,7 +65,6 @@ def tables():
     classes = (numbers > numbers.mean()).astype(int)
     exact = {"tol": 1e-12, "max_iter": 10_000}
     yield "ridge", Ridge().fit(table, numbers), table, numbers
-    yield "scaled", make_pipeline(StandardScaler(), Ridge()).fit(table, numbers), table, numbers
     balanced = LogisticRegression(class_weight="balanced", **exact).fit(table, classes)
     yield "balanced", balanced, table, classes
     without = LogisticRegression(fit_intercept=False, **exact).fit(table, classes)
@@ -137,11 +134,3 @@ def test_the_hash_of_records_does_not_depend_on_how_they_are_read(monkeypatch):
     monkeypatch.setattr(data_records, "_ROWS_AT_ONCE", 7)
     assert records.sha256() == before
     assert before == "c172bca862f4aa055aafcffd5691eb8823ca04cd40073f80684ad74aeb1c72f0"
-
-
-def test_a_scaler_mean_is_read_in_parts():
-    _, model, table, labels = list(tables())[1]
-    game = leave_one_out(model, table, labels)
-    find = ScalerMean().exposer(game.mechanism, game.data, game.release)
-    some = torch.tensor([3, 90, 4])
-    assert torch.allclose(find(some).records.features[:, 0], game.data.features[some], atol=1e-9)

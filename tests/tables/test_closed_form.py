@@ -15,7 +15,6 @@ from remanence import (
     Logistic,
     Multinomial,
     Records,
-    ScalerMean,
     Tweedie,
     Uninformed,
     play,
@@ -30,7 +29,7 @@ def exposure(mechanism, data, attack=None, **criterion):
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"scaler": "mean"}, {"intercept_penalty": 2.0}, {"penalty": 0.01}],
+    [{}, {"intercept_penalty": 2.0}, {"penalty": 0.01}],
     ids=str,
 )
 def test_every_record_and_label_comes_back(family, options):
@@ -122,19 +121,6 @@ def test_a_sloppy_optimum_raises_the_caveat_and_names_the_records():
     assert set(failed) <= set(evidence.unresolved)
 
 
-def test_a_scalers_mean_gives_the_record_away_however_sloppy_the_model():
-    data = labelled(Logistic())
-    mechanism = GLM(Logistic(), scaler="mean")
-    exact = mechanism.release(data[1:], data[:1][None], torch.Generator())
-    sloppy = type(exact)({**exact.tensors, "coefficient": exact["coefficient"] * 1.1})
-    game = LeaveOneOut(mechanism, data, Criterion(threshold=1e-6, label_scale=1.0), sloppy)
-    assert play(game, ClosedForm()).main.rate < 0.5
-    evidence = play(game, ScalerMean())
-    assert evidence.main.rate > 0.9
-    assert evidence.errors.median < 1e-12
-    assert OPTIMISER_NOT_CONVERGED not in evidence.caveats
-
-
 def test_noise_on_the_weights_lowers_success():
     data = labelled(Gaussian(), 60)
     rates = []
@@ -166,8 +152,3 @@ def test_noise_on_the_weights_lowers_success():
 def test_what_has_no_solution_is_refused_before_playing(mechanism, message):
     with pytest.raises(IncompatibleGameError, match=message):
         play(LeaveOneOut(mechanism, labelled(mechanism.family)), ClosedForm())
-
-
-def test_a_scaler_attack_needs_a_scaler():
-    with pytest.raises(IncompatibleGameError, match="scaler"):
-        play(LeaveOneOut(GLM(Logistic()), synthetic()), ScalerMean())

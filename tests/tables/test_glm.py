@@ -74,7 +74,7 @@ def test_training_finds_the_same_optimum_as_scikit_learn(family, penalty, estima
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"fit_intercept": False}, {"scaler": "mean"}, {"intercept_penalty": 2.0}, {"noise": 0.1}],
+    [{}, {"fit_intercept": False}, {"intercept_penalty": 2.0}, {"noise": 0.1}],
     ids=str,
 )
 def test_every_glm_keeps_the_contract_of_a_mechanism(family, options):
@@ -82,7 +82,7 @@ def test_every_glm_keeps_the_contract_of_a_mechanism(family, options):
     check_mechanism(GLM(family, **options), data[3:], data[:3][:, None])
 
 
-@pytest.mark.parametrize("options", [{}, {"scaler": "mean"}, {"class_weights": "balanced"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"class_weights": "balanced"}], ids=str)
 def test_a_batch_of_runs_equals_the_runs_one_by_one(options):
     data = synthetic(30)
     mechanism = GLM(Logistic(), **options)

@@ -7,7 +7,6 @@ DOOR = Door(
     commands=("remanence.tables.command:table",),
     attacks=(
         "remanence.tables.glm.closed_form:ClosedForm",
-        "remanence.tables.glm.closed_form:ScalerMean",
         "remanence.tables.attacks:StoredInObject",
         "remanence.tables.attacks:PublishedStatistics",
         "remanence.tables.attacks:PipelineEquations",

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn import preprocessing
 from sklearn.base import is_classifier, is_regressor
-from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
 from remanence.core.checks import refusing, same_columns, whole
@@ -19,7 +17,7 @@ from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Given
 from remanence.core.priors import EmpiricalPrior, FinitePrior
 from remanence.core.records import Records
-from remanence.core.releases import FittedObject, Weights
+from remanence.core.releases import FittedObject
 from remanence.game import Game
 from remanence.results.caveats import Caveat
 from remanence.tables.belonging import check_columns
@@ -31,7 +29,7 @@ from remanence.tables.caveats import (
 from remanence.tables.game import LeaveOneOut
 from remanence.tables.glm.families import Gaussian
 from remanence.tables.glm.model import standard_units
-from remanence.tables.linear import as_records, is_described, is_linear, objective, of_features, one_label
+from remanence.tables.linear import as_records, is_linear, objective, of_features, one_label
 from remanence.tables.mechanism import FittedModel, Fitting, numbers_in
 from remanence.tables.parts import (
     as_input,
@@ -40,7 +38,6 @@ from remanence.tables.parts import (
     parts_of,
     require_fitted,
     spared,
-    transformed,
 )
 from remanence.tables.rows import Rows, classes_of, numbers
 
@@ -175,21 +172,14 @@ def shortlist_game(estimator: Any, table: Any, labels: Any, *, candidates: int =
 
 __all__ = ["leave_one_out", "shortlist_game", "table_game"]
 
-_SCALERS = (
-    preprocessing.StandardScaler,
-    preprocessing.MinMaxScaler,
-    preprocessing.MaxAbsScaler,
-    preprocessing.RobustScaler,
-)
-
 
 def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any = None) -> LeaveOneOut:
     """Audit a fitted estimator or pipeline on its own training table.
 
     Every record in turn is the one that the adversary is missing. A table of double precision is not copied: leave it
-    as it is until the audit is done. A model that was not fitted on this table is
-    refused. Linear models on numbers, alone or behind a scaler, are attacked by their own equations: a record counts as
-    recovered at a relative error of 1e-2 in standard units, together with its label. Others go to `table_game`.
+    as it is until the audit is done. A model that was not fitted on this table is refused. A linear model of numbers is
+    attacked by its own equations: a record counts as recovered at a relative error of 1e-2 in standard units, together
+    with its label. Everything else, pipelines included, goes to `table_game`.
 
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.linear_model import Ridge
@@ -201,24 +191,16 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     require_fitted(estimator)
     if hasattr(getattr(estimator, "best_estimator_", None), "get_params"):
         return leave_one_out(estimator.best_estimator_, features, labels, sample_weight)
-    scaler, model = _split(estimator)
-    if not is_linear(model):
+    if not is_linear(estimator):
         return table_game(estimator, features, labels, sample_weight)
     check_columns(estimator, features)
     matrix = numbers(features, "features")
     weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
     labels = np.asarray(labels)
-    # Where a model's settings say what it minimises, no copy of the table is needed.
-    seen = matrix if is_described(model) else np.asarray(transformed(scaler, matrix))
-    described = objective(model, seen, labels, weights)
-    mean_leaks = isinstance(scaler, preprocessing.StandardScaler) and bool(scaler.with_mean)
-    _require_equations(described.mechanism, model, matrix, mean_leaks)
+    described = objective(estimator, matrix, labels, weights)
     mechanism, release = described.mechanism, described.release
+    _require_equations(mechanism, estimator, matrix)
     caveats = duplicates(matrix, described.labels)
-    if scaler is not None:
-        mean, scale = (torch.from_numpy(each) for each in _affine(scaler, matrix.shape[1]))
-        release = Weights({**release.tensors, "mean": mean, "scale": scale})
-        mechanism = replace(mechanism, scaler="mean" if mean_leaks else "affine")
     data = as_records(matrix, described.labels, weights)
     mechanism.family.check(data.labels)
     mechanism.check_weights(data)
@@ -241,12 +223,12 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     return LeaveOneOut(mechanism, data, criterion, release, caveats, columns=columns, fitting=fitting)
 
 
-def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray, mean_leaks: bool) -> None:
+def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray) -> None:
     width = matrix.shape[1] + bool(getattr(model, "fit_intercept", True))
-    if not mechanism.fit_intercept and not mechanism.family.classes and not mean_leaks:
+    if not mechanism.fit_intercept and not mechanism.family.classes:
         raise InputError(
             "Without an intercept the equations give a record only up to a factor.",
-            needs="an intercept, a StandardScaler in front, or classes",
+            needs="an intercept, or classes",
             got=f"{type(model).__name__} with fit_intercept=False",
             hint="audit a fit with an intercept; this one is not safe, only harder to read",
         )
@@ -259,25 +241,6 @@ def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray, mean_leak
             got=f"{len(matrix)} records, {width} parameters and no penalty",
             hint="Ridge with a small alpha has a unique optimum, and can be audited",
         )
-
-
-def _split(estimator: Any) -> tuple[Any, Any]:
-    """The scaler and the model of a Pipeline that consists of these two; None and the estimator otherwise."""
-    if not isinstance(estimator, Pipeline):
-        return None, estimator
-    *before, model = [step for _, step in estimator.steps]
-    before = [step for step in before if step not in (None, "passthrough")]
-    if len(before) > 1 or not all(isinstance(step, _SCALERS) for step in before):
-        return None, estimator
-    if any(getattr(step, "clip", False) for step in before):
-        return None, estimator
-    return (before[0] if before else None), model
-
-
-def _affine(scaler: Any, features: int) -> tuple[np.ndarray, np.ndarray]:
-    """The mean and scale with which x̃ = (x − mean) / scale, `(1, features)` each."""
-    at_zero, at_one = scaler.inverse_transform(np.stack([np.zeros(features), np.ones(features)]))
-    return at_zero[None], (at_one - at_zero)[None]
 
 
 def _refuse_partly_active(coefficient: np.ndarray, active: np.ndarray) -> None:

@@ -4,14 +4,13 @@ Without an intercept the left-over gradient −w r ⊗ x is known only as a prod
 scale τ with −w r = τ u and x = v / τ must satisfy the family's own r = r(θ·x, y): one equation in
 one unknown. Only the label's own entry of −w r is positive, so from three classes on the label is
 known beforehand. For two classes (x, 1) and (−x, 0) explain the release equally well; and the
-equation can have two solutions. Among those, one that completes the known records to the scaler's mean
-is certain, or to a mean of zero without a scaler (data are often centred before training); otherwise
-the one closest to the known records of its class is taken.
+equation can have two solutions. Among those, one that completes the known records to a mean of zero is
+certain (data are often centred before training); otherwise the one closest to the known records of its
+class is taken.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -25,9 +24,9 @@ from remanence.core.attack import Attack, ExposesInParts, Reconstruction, joined
 from remanence.core.catalogue import AttackInfo
 from remanence.core.knowledge import Knowledge
 from remanence.core.records import Records
-from remanence.core.references import BALLE_2022, REMANENCE
+from remanence.core.references import BALLE_2022
 from remanence.core.releases import Release, Weights
-from remanence.tables.glm.model import GLM, balanced_weights, class_counts, in_standard_units, slopes_alone
+from remanence.tables.glm.model import GLM, balanced_weights, class_counts, in_standard_units
 
 _ROWS_SUMMED = 2**14  # records that are added up at once
 _NUMBERS_AT_ONCE = 2**19  # of the gradients that are solved for at once: some twenty tensors of this size
@@ -93,19 +92,14 @@ class KnownRecords:
         variance = (self.squares / self.records - (self.total / self.records).square()).clamp(min=0)
         return variance.sqrt().where(variance > 1e-24 * self.centre.square(), 1.0)
 
-    @property
-    def whole(self) -> Tensor:
-        """The sum of each feature, `(., features)`."""
-        return self.total + self.records * self.centre
-
-    def distance(self, features: Tensor, labels: Tensor, shift: Tensor) -> Tensor:
-        """How far records are from their class; −1 where they complete the data to the mean `shift`, `(trials,)`."""
+    def distance(self, features: Tensor, labels: Tensor) -> Tensor:
+        """How far records are from their class; −1 where they complete the data to a mean of zero, `(trials,)`."""
         assert self.counts is not None
         assert self.class_sums is not None
         means = (self.class_sums / self.counts.clamp(min=1).unsqueeze(-1)).expand(len(labels), -1, -1)
         own = means[torch.arange(len(labels), device=labels.device), labels]
-        count = self.records + 1
-        completes = ((self.whole + features - count * shift) / self.scale).norm(dim=1) < _CENTRED * count
+        whole = self.total + self.records * self.centre + features
+        completes = (whole / self.scale).norm(dim=1) < _CENTRED * (self.records + 1)
         return ((features - own) / self.scale).norm(dim=1).masked_fill(completes, -1.0)
 
 
@@ -130,22 +124,16 @@ def _of_others(by_class: Tensor, own: Tensor, records: Records, class_weights: T
 
 
 def solve(
-    mechanism: GLM,
-    release: Release,
-    known: KnownRecords,
-    gradient_of_known: GradientOfKnown,
-    *,
-    features: Tensor | None = None,
+    mechanism: GLM, release: Release, known: KnownRecords, gradient_of_known: GradientOfKnown
 ) -> Reconstruction:
-    """Solve for the record, or for its label alone where the `features` (trials, features) are given.
+    """Solve for the record and its label.
 
     Balanced class weights depend on the missing label, so each label is tried in turn and the one
     that explains its own gradient best is kept.
     """
     if mechanism.class_weights != "balanced":
         weights = mechanism.fixed_class_weights(release["coefficient"].device)
-        gradient = gradient_of_known(weights)
-        return _solve_at(mechanism, release, known, gradient, weights, features).reconstruction
+        return _solve_at(mechanism, release, known, gradient_of_known(weights), weights).reconstruction
     assert known.counts is not None
     attempts: list[_Attempt] = []
     for label in range(mechanism.family.classes):
@@ -153,7 +141,7 @@ def solve(
         counts[..., label] += 1
         impossible = (counts == 0).any(-1)  # all classes were there when the model was trained
         weights = balanced_weights(counts.clamp(min=1))
-        attempt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights, features, label)
+        attempt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights, label)
         # A solution that contradicts the label it was solved for does not count.
         wrong = (attempt.reconstruction.records.labels[:, 0] != label) | impossible
         attempts.append(_Attempt(attempt.reconstruction, attempt.doubt.masked_fill(wrong, torch.inf)))
@@ -173,14 +161,11 @@ def _solve_at(
     known: KnownRecords,
     gradient: Tensor,
     class_weights: Tensor | None,
-    features: Tensor | None,
     only_label: int | None = None,
 ) -> _Attempt:
     left_over = gradient + mechanism.penalty_gradient(release)  # −w r (1, x): (trials, outputs, 1 + features)
-    features_given, strength, distance = features is not None, torch.empty(0), None
-    if features is not None:
-        residual = _residual_along(features, left_over, known, mechanism, release)
-    elif mechanism.fit_intercept:
+    distance = None
+    if mechanism.fit_intercept:
         # Every output has its own −w r_k (1, x). Their best common x under equal noise is the leading
         # right singular vector; the leading left one says how to add them up.
         standard = in_standard_units(left_over, known.mean.unsqueeze(1), known.scale.unsqueeze(1))
@@ -189,52 +174,25 @@ def _solve_at(
         features, strength = mixed[:, 1:] / mixed[:, :1], mixed[:, 0].abs()
         residual = -left_over[..., 0]
     else:
-        slopes = slopes_alone(left_over, release)  # −w r (x − mean)
         features, residual, distance = _without_intercept(
-            mechanism, release, slopes, known, class_weights, only_label
+            mechanism, release, left_over[..., 1:], known, class_weights, only_label
         )
         strength = residual.norm(dim=1)
     guess = Records(features.unsqueeze(1), torch.zeros_like(features[:, :1]))
     predictor = mechanism.predictor(guess, release)  # (trials, outputs, 1)
-
-    def explained_by(labels: Tensor) -> Tensor:
-        own = mechanism.family.residual(predictor, labels)[..., 0]
-        if class_weights is None:
-            return own
-        return own * class_weights.expand(len(labels), -1).gather(1, labels.long())
-
-    if features_given and mechanism.family.classes:
-        # Given x, each label predicts the whole residual; the best fit is more reliable than a small one's sign.
-        options = [torch.full_like(guess.labels, label) for label in range(mechanism.family.classes)]
-        misfits = torch.stack([(explained_by(option) - residual).norm(dim=1) for option in options])
-        labels = misfits.argmin(0).unsqueeze(1).to(features.dtype)
-    else:
-        labels = mechanism.family.label(predictor, residual.unsqueeze(-1))
-    misfit = (explained_by(labels) - residual).norm(dim=1)
-    sensitivity = None
-    if not features_given:
-        size = ((features - known.mean) / known.scale).norm(dim=1)
-        sensitivity = (1 + size.square()).sqrt() / (strength * size)
+    labels = mechanism.family.label(predictor, residual.unsqueeze(-1))
+    explained = mechanism.family.residual(predictor, labels)[..., 0]
+    if class_weights is not None:
+        explained = explained * class_weights.expand(len(labels), -1).gather(1, labels.long())
+    misfit = (explained - residual).norm(dim=1)
+    size = ((features - known.mean) / known.scale).norm(dim=1)
+    sensitivity = (1 + size.square()).sqrt() / (strength * size)
     diagnostics = {"residual": residual.norm(dim=1), "misfit": misfit}
     records = Records(guess.features, labels)
     # Without an intercept every label has a solution that fits; only the known records tell them apart.
     return _Attempt(
         Reconstruction(records, sensitivity, diagnostics), misfit if distance is None else distance
     )
-
-
-def _residual_along(
-    features: Tensor, left_over: Tensor, known: KnownRecords, mechanism: GLM, release: Release
-) -> Tensor:
-    """The residual by least squares in standard units, given x."""
-    if mechanism.fit_intercept:
-        left_over = in_standard_units(left_over, known.mean.unsqueeze(1), known.scale.unsqueeze(1))
-        standard = (features - known.mean) / known.scale
-        along = torch.cat([torch.ones_like(features[:, :1]), standard], dim=1)
-    else:
-        left_over = slopes_alone(left_over, release) / known.scale.unsqueeze(1)
-        along = (features - release.tensors.get("mean", torch.zeros_like(features))) / known.scale
-    return -torch.einsum("tko,to->tk", left_over, along) / along.square().sum(1, keepdim=True)
 
 
 def _choose(options: list[Reconstruction], best: Tensor) -> Reconstruction:
@@ -245,10 +203,9 @@ def _choose(options: list[Reconstruction], best: Tensor) -> Reconstruction:
         return torch.stack(tensors)[best, rows]
 
     records = [option.records for option in options]
-    sensitivities = [option.sensitivity for option in options if option.sensitivity is not None]
     return Reconstruction(
         Records(pick([part.features for part in records]), pick([part.labels for part in records])),
-        pick(sensitivities) if sensitivities else None,
+        pick([option.sensitivity for option in options if option.sensitivity is not None]),
         {name: pick([option.diagnostics[name] for option in options]) for name in options[0].diagnostics},
     )
 
@@ -267,7 +224,6 @@ def _without_intercept(
     `only_label` rules out the other labels.
     """
     trials, outputs, _ = left_over.shape
-    shift = release.tensors.get("mean", left_over.new_zeros(1, left_over.shape[-1]))
     left, sizes, right = torch.linalg.svd(left_over, full_matrices=False)
     direction, mixing = right[:, 0] * sizes[:, :1], left[..., 0]
     if outputs > 1:
@@ -288,7 +244,7 @@ def _without_intercept(
         if class_weights is not None:
             weight = class_weights.expand(trials, -1).gather(1, labels[:, None])[:, 0]
 
-        residual = partial(_residual, mechanism, release, direction, shift, labels, weight)
+        residual = partial(_residual, mechanism, release, direction, labels, weight)
         gap = partial(_gap, residual, mixing)
         magnitudes = torch.logspace(-7, 0.2, _GRID, dtype=torch.float64, device=left_over.device)
         grid = magnitudes * (sign * weight).unsqueeze(1)
@@ -303,25 +259,18 @@ def _without_intercept(
             tau = _bisect(gap, *(t.gather(1, column) for t in (grid[:, :-1], grid[:, 1:], values)))
             found, wanted = residual(tau)[..., 0], -tau * mixing
             misfit = (found - wanted).norm(dim=1) / wanted.norm(dim=1)
-            distance = known.distance(direction / tau + shift, labels, shift)
+            distance = known.distance(direction / tau, labels)
             usable = allowed & exists & (misfit < _ACCEPTED_MISFIT) & (distance < best_distance)
             best_distance = distance.where(usable, best_distance)
             best_tau = tau[:, 0].where(usable, best_tau)
-    return direction / best_tau.unsqueeze(1) + shift, -best_tau.unsqueeze(1) * mixing, best_distance
+    return direction / best_tau.unsqueeze(1), -best_tau.unsqueeze(1) * mixing, best_distance
 
 
 def _residual(
-    mechanism: GLM,
-    release: Release,
-    direction: Tensor,
-    shift: Tensor,
-    labels: Tensor,
-    weight: Tensor,
-    tau: Tensor,
+    mechanism: GLM, release: Release, direction: Tensor, labels: Tensor, weight: Tensor, tau: Tensor
 ) -> Tensor:
-    """What the records direction / τ + shift with these labels leave in the gradient, `(trials, outputs, points)`."""
-    features = direction.unsqueeze(1) / tau.unsqueeze(-1) + shift.unsqueeze(1)
-    guesses = Records(features, labels[:, None].expand_as(tau))
+    """What the records direction / τ with these labels leave in the gradient, `(trials, outputs, points)`."""
+    guesses = Records(direction.unsqueeze(1) / tau.unsqueeze(-1), labels[:, None].expand_as(tau))
     own = mechanism.family.residual(mechanism.predictor(guesses, release), guesses.labels)
     return own * weight[:, None, None]
 
@@ -342,59 +291,9 @@ def _bisect(gap: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, at_low: 
 _INSTEAD = "retrain-and-compare, if there is a shortlist of candidates"
 
 
-@dataclass(frozen=True)
-class _Solves(ExposesInParts[GLM], Attack[Weights]):
-    """Solves for the one record that is missing from the known ones."""
-
-    @abstractmethod
-    def check(self, knowledge: Knowledge) -> tuple[GLM, Records]:
-        """The mechanism and the known records, where they can be solved with."""
-
-    def features(self, release: Release, known: KnownRecords) -> Tensor | None:
-        """The record's features, `(trials, features)`, where the release and the known records tell them."""
-        return None
-
-    def prepare(
-        self, knowledge: Knowledge, generator: torch.Generator
-    ) -> Callable[[Weights], Reconstruction]:
-        """Nothing to prepare: the release is enough."""
-        mechanism, known = self.check(knowledge)
-        view = KnownRecords.all_of(known, mechanism)
-        return lambda release: solve(
-            mechanism,
-            release,
-            view,
-            lambda weights: mechanism.known_gradient(known, release, weights),
-            features=self.features(release, view),
-        )
-
-    def exposer(self, mechanism: GLM, data: Records, release: Release) -> Callable[[Tensor], Reconstruction]:
-        """Any record in turn, from the one release.
-
-        One pass sums over all records; the sum over the others is that sum minus the record's own term.
-        """
-        everyone = KnownRecords.all_of(data, mechanism)
-        own, by_class = partial(_own_gradients, mechanism, release), torch.zeros(())
-        for part in data.split(_ROWS_SUMMED):
-            by_class = by_class + _by_class(mechanism, own(part), part.labels.long())
-        each = mechanism.family.outputs * (1 + data.flat.shape[-1])
-        rows = max(1, _NUMBERS_AT_ONCE // (each if mechanism.fit_intercept else each * _GRID))
-
-        def find(places: Tensor) -> Reconstruction:
-            found = []
-            for some in places.split(rows):
-                part = data.take(some.to(data.labels.device))
-                others, theirs = everyone.without_each(part), partial(_of_others, by_class, own(part), part)
-                features = self.features(release, others)
-                found.append(solve(mechanism, release, others, theirs, features=features))
-            return found[0] if len(found) == 1 else joined(found)
-
-        return find
-
-
 @final
 @dataclass(frozen=True)
-class ClosedForm(_Solves):
+class ClosedForm(ExposesInParts[GLM], Attack[Weights]):
     """Solve the optimality condition for the one record that is missing from it."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
@@ -421,30 +320,34 @@ class ClosedForm(_Solves):
             )
         return mechanism, known
 
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Weights], Reconstruction]:
+        """Nothing to prepare: the release is enough."""
+        mechanism, known = self.check(knowledge)
+        view = KnownRecords.all_of(known, mechanism)
+        return lambda release: solve(
+            mechanism, release, view, lambda weights: mechanism.known_gradient(known, release, weights)
+        )
 
-@final
-@dataclass(frozen=True)
-class ScalerMean(_Solves):
-    """Subtract the known records from n times the scaler's mean; the model's tolerance does not matter.
+    def exposer(self, mechanism: GLM, data: Records, release: Release) -> Callable[[Tensor], Reconstruction]:
+        """Any record in turn, from the one release.
 
-    With x known, the label follows from the part of the left-over gradient along (1, x).
-    """
+        One pass sums over all records; the sum over the others is that sum minus the record's own term.
+        """
+        everyone = KnownRecords.all_of(data, mechanism)
+        own, by_class = partial(_own_gradients, mechanism, release), torch.zeros(())
+        for part in data.split(_ROWS_SUMMED):
+            by_class = by_class + _by_class(mechanism, own(part), part.labels.long())
+        each = mechanism.family.outputs * (1 + data.flat.shape[-1])
+        rows = max(1, _NUMBERS_AT_ONCE // (each if mechanism.fit_intercept else each * _GRID))
 
-    info: ClassVar[AttackInfo] = AttackInfo(
-        "scaler-mean",
-        "Subtracts the known records from n times a published mean.",
-        "a GLM behind a StandardScaler; all other training records",
-        "weights",
-        REMANENCE,
-    )
+        def find(places: Tensor) -> Reconstruction:
+            found = []
+            for some in places.split(rows):
+                part = data.take(some.to(data.labels.device))
+                others, theirs = everyone.without_each(part), partial(_of_others, by_class, own(part), part)
+                found.append(solve(mechanism, release, others, theirs))
+            return found[0] if len(found) == 1 else joined(found)
 
-    def check(self, knowledge: Knowledge) -> tuple[GLM, Records]:
-        """A GLM with a scaler, and all other records."""
-        mechanism, known = knowledge.mechanism, knowledge.known_data
-        if isinstance(mechanism, GLM) and mechanism.scaler == "mean" and known is not None:
-            return mechanism, known
-        raise self.refusal(got=knowledge, hint="closed-form, which needs no scaler")
-
-    def features(self, release: Release, known: KnownRecords) -> Tensor:
-        """n times the mean minus the sum of the known records."""
-        return (known.records + 1) * release["mean"] - known.whole
+        return find

@@ -19,26 +19,6 @@ from remanence.scale.progress import track
 from remanence.tables.glm.families import Family, Logistic
 
 
-def raw_parameters(release: Release) -> tuple[Tensor, Tensor]:
-    """Coefficients and intercepts as they act on features in raw units."""
-    coefficient, intercept = release["coefficient"], release["intercept"]
-    if "scale" not in release.tensors:
-        return coefficient, intercept
-    coefficient = coefficient / release["scale"].unsqueeze(1)
-    return coefficient, intercept - (coefficient * release["mean"].unsqueeze(1)).sum(-1)
-
-
-def slopes_alone(gradient: Tensor, release: Release) -> Tensor:
-    """The coefficients' part of a gradient in raw units for a model without an intercept.
-
-    Such a model is stationary in Σ r (x − mean), the mean being the scaler's; Σ r itself is free.
-    """
-    slopes = gradient[..., 1:]
-    if "mean" not in release.tensors:
-        return slopes
-    return slopes - release["mean"].unsqueeze(1) * gradient[..., :1]
-
-
 def standard_units(records: Records) -> tuple[Tensor, Tensor]:
     """The mean and the standard deviation of each feature; constant features keep the scale 1."""
     flat = records.flat.double().flatten(0, -2)
@@ -60,19 +40,6 @@ def class_counts(labels: Tensor, classes: int) -> Tensor:
 def balanced_weights(counts: Tensor) -> Tensor:
     """scikit-learn's balanced class weights, n / (classes · count)."""
     return counts.sum(-1, keepdim=True).double() / (counts.shape[-1] * counts)
-
-
-def mean_and_scale(parts: Sequence[Records]) -> tuple[Tensor, Tensor]:
-    """The mean and the standard deviation of each trial's training set, `(trials, features)`; 1 for a constant."""
-    count, trials = sum(part.batch_shape[1] for part in parts), parts[-1].flat[:, 0]
-    total, square = (torch.zeros_like(trials, dtype=torch.float64) for _ in range(2))
-    for part in parts:
-        total = total + part.flat.double().sum(1)
-    mean = total / count
-    for part in parts:
-        square = square + (part.flat.double() - mean.unsqueeze(1)).square().sum(1)
-    deviation = (square / count).sqrt()
-    return mean, deviation.where(deviation > 0, 1.0)
 
 
 _STEPS = 100
@@ -172,17 +139,14 @@ _ROWS_AT_ONCE = 2**14  # records whose gradients are added up at once
 class GLM(Mechanism[Weights]):
     """The regularised optimum of a generalised linear model.
 
-    Minimises Σ w_i ℓ(θ·x̃_i, y_i) + ½ penalty·‖coefficients‖² + ½ intercept_penalty·intercept²
+    Minimises Σ w_i ℓ(θ·x_i, y_i) + ½ penalty·‖coefficients‖² + ½ intercept_penalty·intercept²
     + l1_penalty·‖coefficients‖₁ over the training set. The penalty multiplies the *sum* of the
     losses. Trains by Newton's method until the gradient's norm is at most `tolerance`.
 
-    With `scaler="mean"` x̃ is x in standard units of the training set, whose mean is released too.
-    Two settings describe models that were trained elsewhere: `scaler="affine"`, any other x̃ =
-    (x − mean) / scale, and an `l1_penalty`.
+    An `l1_penalty` describes a model that was trained elsewhere.
 
-    The release holds `coefficient` (trials, outputs, features), `intercept` (trials, outputs) and,
-    where the features are standardised, the scaler's `mean` and `scale`, to all of which Gaussian
-    noise of standard deviation `noise` is added (output perturbation).
+    The release holds `coefficient` (trials, outputs, features) and `intercept` (trials, outputs), to both of
+    which Gaussian noise of standard deviation `noise` is added (output perturbation).
     """
 
     family: Family = Logistic()
@@ -190,7 +154,6 @@ class GLM(Mechanism[Weights]):
     fit_intercept: bool = True
     intercept_penalty: float = 0.0
     l1_penalty: float = 0.0
-    scaler: Literal["mean", "affine"] | None = None
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
     tolerance: float = 1e-10
     noise: float = 0.0
@@ -211,7 +174,6 @@ class GLM(Mechanism[Weights]):
             "fit_intercept": self.fit_intercept,
             "intercept_penalty": self.intercept_penalty,
             "l1_penalty": self.l1_penalty,
-            "scaler": self.scaler,
             "class_weights": None if weights is None else str(weights),
             "tolerance": self.tolerance,
             "noise": self.noise,
@@ -225,7 +187,7 @@ class GLM(Mechanism[Weights]):
         """
         residual = {"binary logistic": 1.0, "multinomial logistic": math.sqrt(2)}.get(self.family.name)
         held = min(self.penalty, self.intercept_penalty) if self.fit_intercept else self.penalty
-        plain = self.scaler is None and self.class_weights is None and self.noise > 0 and held > 0
+        plain = self.class_weights is None and self.noise > 0 and held > 0
         if feature_norm is None or residual is None or not plain:
             return None
         longest = math.hypot(feature_norm, 1.0 if self.fit_intercept else 0.0)
@@ -249,8 +211,6 @@ class GLM(Mechanism[Weights]):
             "coefficient": theta[..., 1 - self._first :],
             "intercept": theta[..., 0] if self.fit_intercept else torch.zeros_like(theta[..., 0]),
         }
-        if self.scaler:
-            tensors["mean"], tensors["scale"] = self._scaler(known_data, targets)
         if self.noise:
             tensors = {
                 name: tensor + self.noise * _normal(tensor, generator) for name, tensor in tensors.items()
@@ -272,18 +232,17 @@ class GLM(Mechanism[Weights]):
         units = standard_units(parts[0])
         standard = in_standard_units(gradient, *units)
         if not self.fit_intercept:
-            standard = slopes_alone(gradient, release) / units[1]  # the level is unconstrained
+            standard = gradient[..., 1:] / units[1]  # the level is unconstrained
         return standard.flatten(1).norm(dim=1)
 
     def predictor(self, records: Records, release: Release) -> Tensor:
         """The linear predictors of records, `(trials, outputs, records)`."""
-        coefficient, intercept = raw_parameters(release)
-        return coefficient @ records.flat.double().mT + intercept.unsqueeze(-1)
+        return release["coefficient"] @ records.flat.double().mT + release["intercept"].unsqueeze(-1)
 
     def record_gradients(
         self, records: Records, release: Release, *, weights: Tensor | None = None
     ) -> Tensor:
-        """Each record's own gradient in (intercept, coefficients), in the features' raw units.
+        """Each record's own gradient in (intercept, coefficients).
 
         Records have batch `(1 or trials, records)`; the result is `(trials, records, outputs,
         1 + features)`. An entry for the intercept is there with or without one.
@@ -305,17 +264,10 @@ class GLM(Mechanism[Weights]):
         return total
 
     def penalty_gradient(self, release: Release) -> Tensor:
-        """The penalty's gradient in the units of `record_gradients`, `(trials, outputs, 1 + features)`.
-
-        The penalty acts on the coefficients of x̃ = (x − mean) / scale. In raw units a stationary
-        point has Σ r_i (1, x_i) + (b, mean·b + scale·c) = 0, with b and c the penalty's gradient in
-        intercept and coefficients.
-        """
+        """The penalty's gradient, `(trials, outputs, 1 + features)`."""
         coefficient, intercept = release["coefficient"], release["intercept"]
         slope = self.penalty * coefficient + self.l1_penalty * coefficient.sign()
         level = (self.intercept_penalty * intercept).unsqueeze(-1)
-        if "scale" in release.tensors:
-            slope = release["mean"].unsqueeze(1) * level + release["scale"].unsqueeze(1) * slope
         return torch.cat([level, slope], dim=-1)
 
     def training_weights(self, records: Records, class_weights: Tensor | None) -> Tensor | None:
@@ -369,11 +321,11 @@ class GLM(Mechanism[Weights]):
         """Refuse a model without a unique optimum before training it."""
         count = targets.batch_shape[1] + (0 if known_data is None else len(known_data))
         numbers = targets.flat.shape[-1] + self.fit_intercept
-        if self.l1_penalty or self.scaler == "affine":
+        if self.l1_penalty:
             raise InputError(
-                "A model with an L1 penalty or a scaler of another kind is not trained here.",
-                needs="an L2 penalty and no scaler or scaler='mean', or a model that is already trained",
-                got=f"l1_penalty = {self.l1_penalty:g}, scaler = {self.scaler!r}",
+                "A model with an L1 penalty is not trained here.",
+                needs="an L2 penalty, or a model that is already trained",
+                got=f"l1_penalty = {self.l1_penalty:g}",
                 hint="remanence.tables.sklearn.leave_one_out(estimator, X, y)",
             )
         if self.penalty == 0 and numbers > count:
@@ -394,10 +346,9 @@ class GLM(Mechanism[Weights]):
         """The optimum of each trial, `(trials, outputs, numbers)`."""
         parts = [targets] if known_data is None else [_shared(known_data), targets]
         class_weights = self.class_weights_of(parts)
-        mean, scale = self._scaler(known_data, targets)
         blocks = [
             Block(
-                _with_ones((part.flat.double() - mean.unsqueeze(1)) / scale.unsqueeze(1))[..., self._first :],
+                _with_ones(part.flat)[..., self._first :],
                 part.labels.double(),
                 self.training_weights(part, class_weights),
             )
@@ -412,13 +363,6 @@ class GLM(Mechanism[Weights]):
     def _first(self) -> int:
         """Where the numbers to fit begin in (intercept, coefficients)."""
         return 0 if self.fit_intercept else 1
-
-    def _scaler(self, known_data: Records | None, targets: Records) -> tuple[Tensor, Tensor]:
-        """The mean and scale of each trial's training set, `(trials, features)`; 0 and 1 without a scaler."""
-        if not self.scaler:
-            zeros = torch.zeros_like(targets.flat[:1, 0], dtype=torch.float64)
-            return zeros, zeros + 1
-        return mean_and_scale([targets] if known_data is None else [_shared(known_data), targets])
 
 
 def _shared(known_data: Records) -> Records:
