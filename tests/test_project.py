@@ -1,6 +1,7 @@
 """Promises about the code as a whole: imports go one way, nothing phones home, docs run."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import remanence
+from remanence.results.claims import PrivacyTest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "remanence"
@@ -65,6 +67,31 @@ def wrong(path: Path) -> set[str]:
 def test_imports_go_one_way_and_no_door_imports_another(path):
     assert noun(path) in LEVEL, f"{noun(path)} has no layer; add it here and to ARCHITECTURE.md"
     assert not wrong(path)
+
+
+def keys_of_doors() -> set[str]:
+    """The names under which doors store numbers, over all frozen audits, but for names that are settings too."""
+    frozen = json.loads((ROOT / "tests" / "goldens" / "frozen.json").read_text()).values()
+    entries = [entry for case in frozen if isinstance(case, dict) for entry in case.get("evidence", ())]
+    shared = {*PrivacyTest.__dataclass_fields__, "steps", "diverged_trainings"}
+    return {name for entry in entries for name in entry.get("numbers", ())} - shared
+
+
+def test_no_key_of_a_door_s_numbers_is_named_outside_it():
+    keys = keys_of_doors()
+    assert "gaussian_mu_at_least" in keys
+    named: dict[str, set[str]] = {key: set() for key in keys}
+    for path in modules():
+        quoted = {
+            node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)
+        }
+        for key in keys & quoted:
+            named[key].add(noun(path))
+    assert {key: rooms for key, rooms in named.items() if len(rooms) > 1 or rooms - DOORS} == {}
+    # Trials have numbers too, of which the game interprets three.
+    core = [path for path in modules() if noun(path) not in DOORS]
+    read = {path.name for path in core if re.search(r"\.numbers(\[|\.get\()", path.read_text())}
+    assert read == set()
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))

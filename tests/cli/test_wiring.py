@@ -45,6 +45,7 @@ from remanence.core.guess_coverage import good_guess
 from remanence.core.references import REMANENCE
 from remanence.private.canaries import MOST_CANDIDATES, crafted
 from remanence.private.consistency import _is_poisson
+from remanence.results.claims import PrivacyTest
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import decide
 from remanence.updates.leak_map import leak_map
@@ -85,9 +86,9 @@ class TestVerdict:
         ("p_value", "rejects"), [(0.04, True), (0.05, True), (0.06, False), (1.0, False)]
     )
     def test_a_claim_is_rejected_at_the_stated_level_and_not_above(self, p_value, rejects):
-        found = {"p_value_of_the_claim": p_value}
+        test = PrivacyTest(30, 30, 0.0, 1e-5, 8.0, p_value)
         chance = Baseline(0.5, 0.5, "a coin")
-        evidence = Evidence("any", SuccessRate(80, 160), SuccessRate(80, 160), chance, numbers=found)
+        evidence = Evidence("any", SuccessRate(80, 160), SuccessRate(80, 160), chance, findings=(test,))
         assert evidence.rejects_the_claim is rejects
 
     def test_at_the_limit_is_not_above_it(self):

@@ -75,8 +75,12 @@ def _evidence(entry: dict[str, Any]) -> dict[str, Any]:
         ],
         "numbers": {
             name: _digits(value, 8)
-            for name, value in entry.get("numbers", {}).items()
-            if isinstance(value, int | float)
+            for part in (
+                entry.get("numbers", {}),
+                *(f for f in entry["findings"] if f["kind"] == "privacy-test"),
+            )
+            for name, value in part.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
         },
     }
     return {name: value for name, value in found.items() if value not in (None, [], {})}

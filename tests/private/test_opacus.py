@@ -1,5 +1,6 @@
 """Opacus runs, recorded and audited: what is written is what ran, bugs are caught, correct runs are not accused."""
 
+import copy
 import json
 import shutil
 import sys
@@ -27,6 +28,7 @@ from remanence.private.canaries import Canaries, crafted, mislabelled, real
 from remanence.private.consistency import read_run
 from remanence.private.opacus import Reading, record
 from remanence.private.seeds import Stream, from_the_system, unknown
+from remanence.results.evidence import Evidence
 from remanence.results.verdict import Policy, Verdict
 
 FEATURES, CLASSES, KNOWN = 120, 5, 150
@@ -117,7 +119,7 @@ def test_a_correct_run_is_neither_contradicted_nor_flagged(tmp_path, how):
     result = audit_run(tmp_path / "run", policy=Policy(0.999))
     assert not [c.seen for c in result.strongest.caveats if c.contradicts or c.voids]
     assert result.verdict is Verdict.PROTECTED
-    assert result.strongest.numbers["p_value_of_the_claim"] > 0.05
+    assert result.strongest.findings[0].p_value_of_the_claim > 0.05
 
 
 def test_virtual_batches_record_the_logical_ones(tmp_path):
@@ -206,7 +208,14 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
     assert loaded.verdict is Verdict.CONTRADICTED
     assert loaded.strongest.main.lower == loaded.strongest.main.floor
     document = json.loads((tmp_path / "out" / "audit.json").read_text())
-    document["evidence"][0]["numbers"]["p_value_of_the_claim"] = 0.5
+    entry = copy.deepcopy(document["evidence"][0])  # as older versions wrote it
+    entry["numbers"] |= {
+        name: v for name, v in entry.pop("findings")[0].items() if not isinstance(v, str | bool)
+    }
+    older = Evidence.from_json({**entry, "findings": []}, {})
+    assert older.findings == loaded.strongest.findings
+    assert older.numbers == loaded.strongest.numbers
+    document["evidence"][0]["findings"][0]["p_value_of_the_claim"] = 0.5
     document["evidence"][0]["caveats"] = []
     (tmp_path / "out" / "audit.json").write_text(json.dumps(document))
     with pytest.raises(RemanenceError, match="does not follow"):

@@ -178,7 +178,7 @@ def test_what_was_measured_decides_without_a_p_value(name, verdict, tmp_path):
     result = audit_run(tmp_path / "run", policy=bugs.POLICY)
     assert result.verdict is verdict
     assert result.bounds == ()
-    assert result.strongest.numbers["p_value_of_the_claim"] > 1e-3
+    assert result.strongest.findings[0].p_value_of_the_claim > 1e-3
 
 
 NOT_PROVEN = {

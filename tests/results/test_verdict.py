@@ -23,6 +23,7 @@ from remanence.auditing import AuditResult
 from remanence.bounds.bound import Bound
 from remanence.core.baseline import Baseline
 from remanence.core.references import Reference
+from remanence.results.claims import PrivacyTest
 from remanence.results.evidence import Evidence
 from remanence.results.findings import Words
 from remanence.results.verdict import decide, decisive
@@ -40,7 +41,7 @@ def proof(success, *, on_average=False):
 
 
 NOTHING, SOME, EVERYTHING = found(0), found(200), found(1000)
-CLAIM = {"p_value_of_the_claim": 0.001}
+REFUTED = PrivacyTest(30, 30, 8.0, 1e-5, 1.0, 0.001)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ CLAIM = {"p_value_of_the_claim": 0.001}
         ([found(12, 100)], [], Verdict.UNPROVEN),  # 12 % seen, but 10 % is not excluded
         ([found(1, 1, proven=1)], [], Verdict.EXPOSED),  # a fact, however few they are
         ([found(1, 1, proven=1)], [0.05], Verdict.EXPOSED),
-        ([found(0, numbers=CLAIM)], [0.05], Verdict.CONTRADICTED),
+        ([found(0, findings=(REFUTED,))], [0.05], Verdict.CONTRADICTED),
     ],
 )
 def test_the_verdict_follows_the_decision_table(evidence, bounds, verdict):
@@ -169,7 +170,7 @@ AS_HIGH = found(950, control=950)  # a high rate that needs no release
         (found(300), []),
         (found(0, findings=(COLUMN,)), []),
         (found(1, 1000, proven=1), []),
-        (found(0, numbers=CLAIM), []),
+        (found(0, findings=(REFUTED,)), []),
         (found(50), []),  # below the limit, and yet the only one that tells
     ],
 )
@@ -194,6 +195,7 @@ def test_without_anything_that_decides_the_highest_rate_is_told_about():
         (found(300, proven=2, proven_of=9), "proven-records"),  # a fact comes before a rate
         (found(0, findings=(COLUMN,)), "columns"),
         (found(50, findings=(COLUMN,)), "columns"),  # whole records are below the limit
+        (found(300, findings=(REFUTED,)), "privacy-test"),
         (found(0), "whole-records"),
         (found(900, control=900), "whole-records"),
     ],
@@ -211,6 +213,8 @@ def test_a_finding_of_a_door_that_is_not_installed_is_shown_and_decides_as_it_wa
     assert read.to_json(Policy(0.1))["findings"] == [entry]
     quiet = Evidence.from_json(stored | {"findings": [entry | {"exposes": False}]}, {})
     assert decide([quiet], [], Policy(0.1)) is Verdict.UNPROVEN
+    refuting = Evidence.from_json(stored | {"findings": [entry | {"contradicts": True}]}, {})
+    assert decide([refuting], [], Policy(0.1)) is Verdict.CONTRADICTED
 
 
 def test_in_python_the_lowest_ceiling_is_the_one_that_is_told():

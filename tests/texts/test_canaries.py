@@ -180,7 +180,7 @@ def test_a_fine_tuning_without_noise_contradicts_a_small_epsilon_and_not_a_large
     model, base, made = fine_tuned()
     result = audit_text(model, made, base=base, claim=Claim(0.7))
     assert result.verdict is Verdict.CONTRADICTED
-    assert result.strongest.numbers["epsilon_at_least"] > 1.5
+    assert result.strongest.findings[0].epsilon_at_least > 1.5
     path = result.save(tmp_path)
     assert type(result).load(path).verdict is Verdict.CONTRADICTED
     assert not any(record["prefix"] in path.read_text() for record in made.records)
@@ -198,7 +198,7 @@ def test_every_format_tells_the_claim_and_what_canaries_show(name, epsilon):
     written = FORMATS[name](result)
     assert str(result.verdict) in written
     if name == "dossier":
-        least = f"{result.strongest.numbers['epsilon_at_least']:.3g}"
+        least = f"{result.strongest.findings[0].epsilon_at_least:.3g}"
         assert f"ε is at least {least}" in written
         assert ("The claim: refuted" in written) == (epsilon == 0.7)
         assert ("The claim: not refuted" in written) == (epsilon == 20.0)

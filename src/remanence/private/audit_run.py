@@ -33,7 +33,8 @@ from remanence.private.consistency import RecordedRun, read_run
 from remanence.private.one_run_canaries import CanaryEvidence, OneRunCanaries, RecordedTraining, guesses
 from remanence.protocol import AnyGame, Prepared, Unit, Work
 from remanence.results.caveats import Caveat
-from remanence.results.findings import Words
+from remanence.results.claims import split
+from remanence.results.findings import Finding, Words
 from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy
 from remanence.scale.progress import track
@@ -266,8 +267,13 @@ class OneRun(AnyGame):
         return iter(self.found)
 
     def measures(self) -> dict[str, float]:
-        """What was measured and tested."""
-        return dict(self.numbers)
+        """What was measured."""
+        return split(self.numbers)[1]
+
+    def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
+        """The test of the claim."""
+        test, _ = split(self.numbers)
+        return () if test is None else (test,)
 
     def certain(self, rate: SuccessRate) -> SuccessRate:
         """The share that was told, with a lower limit on what the best attack on such a run tells.

@@ -143,7 +143,7 @@ _CRITERIA: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 def _extraction(result: AuditResult) -> str:
     best, proven = result.strongest, words.tightest(result)
     found = f"{result.reason.headline(result.words)} The attack is {best.attack}."
-    if isinstance(result.reason, WholeRecords):
+    if isinstance(result.reason, WholeRecords) or result.reason.contradicts:
         found = f"{best.attack} {result.done(best)}, {words.interval(best.main)} in 1000; control "
         found += f"{words.interval(best.control)}; guess {words.guessing(best.baseline)}."
     if proven is None or proven.success >= 1:
@@ -155,9 +155,8 @@ def _membership(result: AuditResult) -> str:
     best = result.strongest
     if "membership inference" not in result.words.tests:
         return _NOT_TESTED
-    if "surest_guesses" in best.numbers:
-        told, of = (best.numbers[f"surest_guesses{end}"] for end in ("_correct", ""))
-        return f"By canaries: of {of:.0f} guesses by their loss, in or out, {told:.0f} were right; a coin gives half."
+    if answers := _answers(result, "membership inference"):
+        return " ".join(answers)
     side = "above" if best.tells else "not certainly above"
     return f"{best.attack}: {words.interval(best.main)} in 1000, where guessing gives 500; {side} guessing."
 
@@ -171,13 +170,10 @@ def _attributes(result: AuditResult) -> str:
 
 def _differential_privacy(result: AuditResult) -> str:
     settings, proven = result.threat_model["mechanism"], words.tightest(result)
-    numbers = result.strongest.numbers
-    if proven is None and "epsilon_at_least" in numbers:
-        least = (
-            f"Canaries show that ε is at least {numbers['epsilon_at_least']:.3g} at δ {numbers['delta']:g}."
-        )
+    shown = _answers(result, "differential privacy")
+    if proven is None and shown:
         return " ".join(
-            [*words.claim(result.strongest), least, "No differential privacy is proven for this training."]
+            [*words.claim(result.strongest), *shown, "No differential privacy is proven for this training."]
         )
     if proven is None:
         return "No differential privacy is claimed for this training, or none that a proof covers."
@@ -187,8 +183,11 @@ def _differential_privacy(result: AuditResult) -> str:
     ]
     if budget is not None:
         facts.append(f"ε {upwards(budget)} at δ {DELTA:g}")
-    if "claimed_epsilon" in numbers:
-        facts.append(f"claimed ε {numbers['claimed_epsilon']:.3g} at δ {numbers.get('delta', DELTA):g}")
-    if "p_value_of_the_claim" in numbers:
-        facts.append(f"the run was tested against its claim: p = {numbers['p_value_of_the_claim']:.2g}")
-    return "; ".join(facts) + f". No attack exceeds {ceiling(proven)} for {proven.whose}."
+    told = "; ".join(facts) + f". No attack exceeds {ceiling(proven)} for {proven.whose}."
+    return " ".join([told, *shown])
+
+
+def _answers(result: AuditResult, topic: str) -> list[str]:
+    """What the findings of the strongest attack answer."""
+    answers = [each.answers().get(topic, "") for each in result.strongest.findings]
+    return list(filter(None, answers))

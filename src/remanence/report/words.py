@@ -152,7 +152,7 @@ def found(result: AuditResult) -> str:
     if result.verdict is Verdict.PROTECTED:  # the headline is the ceiling
         told += [f"The best attack {result.done(best)}."]
         ceilings = ceilings[1:]
-    if isinstance(reason, WholeRecords):
+    if isinstance(reason, WholeRecords) or reason.contradicts:
         told += [_rate(result, best), *_undecided(result, best), *_idle(result, best)]
         told += [each.headline(result.words) for each in best.findings if each.tells]
     else:
@@ -227,27 +227,9 @@ def limit(result: AuditResult) -> str:
 
 def claim(evidence: Evidence) -> list[str]:
     """The result of a test of the training's claim, the worst first; empty if there was no such test."""
-    numbers = evidence.numbers
-    if "p_value_of_the_claim" not in numbers:
-        return []
-    p_value, seen = (
-        numbers["p_value_of_the_claim"],
-        [c.seen for c in evidence.caveats if c.contradicts and c.seen],
-    )
-    word = (
-        f"suspicious, record again (p = {p_value:.2g})"
-        if p_value <= 0.05
-        else "consistent with the recording"
-    )
-    if "claimed_noise_multiplier" not in numbers:  # canaries alone, and no recording
-        word = "not refuted, which proves nothing" if p_value > numbers["accused_at"] else "refuted"
-        told = f"ε claimed {numbers['claimed_epsilon']:.3g}, at least {numbers['epsilon_at_least']:.3g}"
-        return [f"The claim: {word} (p = {p_value:.2g}); {told} by canaries, at δ = {numbers['delta']:g}."]
-    word = f"refuted (p = {p_value:.2g})" if seen or evidence.rejects_the_claim else word
-    noise = [numbers[f"measured_noise_multiplier{end}"] for end in ("", "_from", "_to")]
-    claimed = numbers["claimed_noise_multiplier"]
-    measured = f"noise claimed {claimed:.2f}, measured {noise[0]:.2f} ({noise[1]:.2f} to {noise[2]:.2f})."
-    return [*seen, f"The claim: {word}; {measured}"]
+    seen = [caveat.seen for caveat in evidence.caveats if caveat.contradicts and caveat.seen]
+    tested = [each.claim(refuted=evidence.rejects_the_claim) for each in evidence.findings]
+    return [*seen, *filter(None, tested)]
 
 
 def proven(ceiling: Bound) -> str:

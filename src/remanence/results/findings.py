@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+_SHARED = {"privacy-test": "remanence.results.claims:PrivacyTest"}  # findings of several doors
+
 
 @final
 @dataclass(frozen=True)
@@ -100,6 +102,19 @@ class Finding(ABC):
     def vouches(self) -> bool:
         """Whether this finding supports that the attack's rates are about the audited release."""
         return True
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether it significantly shows that the training is not what it claims to be."""
+        return False
+
+    def claim(self, *, refuted: bool) -> str:
+        """Its sentence about the training's claim, which some part of the evidence refutes or none does."""
+        return ""
+
+    def answers(self) -> Mapping[str, str]:
+        """Its answers to a dossier's questions, by topic: "membership inference", "differential privacy"."""
+        return {}
 
     def section(self) -> Section | None:
         """Its section of the annex."""
@@ -208,6 +223,11 @@ class UnknownFinding(Finding):
         """As it was stored."""
         return bool(self.entry.get("exposes", False))
 
+    @property
+    def contradicts(self) -> bool:
+        """As it was stored."""
+        return bool(self.entry.get("contradicts", False))
+
     def headline(self, said: Words) -> str:
         """Its name, and why no more can be shown."""
         return (
@@ -226,7 +246,7 @@ class UnknownFinding(Finding):
 
 def read_finding(entry: Mapping[str, Any]) -> Finding:
     """A stored finding, read by the door that made it."""
-    homes = {kind: home for door in doors() for kind, home in door.findings.items()}
+    homes = {**_SHARED, **{kind: home for door in doors() for kind, home in door.findings.items()}}
     if entry["kind"] not in homes:
         return UnknownFinding(entry)
     try:
@@ -239,4 +259,5 @@ def stored_finding(finding: Finding, policy: Policy) -> Json:
     """The entry in audit.json, with its effect on the verdict."""
     if isinstance(finding, UnknownFinding):
         return finding.to_json()
-    return {"kind": finding.kind, "exposes": finding.exposes(policy), **finding.to_json()}
+    effect = {"contradicts": True} if finding.contradicts else {}
+    return {"kind": finding.kind, "exposes": finding.exposes(policy), **effect, **finding.to_json()}

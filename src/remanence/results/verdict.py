@@ -127,6 +127,7 @@ def decisive(
 
     best = max(found, key=weight)
     whole = next(each for each in best.found if each.kind == "whole-records")
-    if contradicts(best, ceiling):
+    if best.main.lower > ceiling:
         return best, whole
-    return best, next(iter(reasons[id(best)]), whole)
+    refuting = [each for each in best.findings if each.contradicts]
+    return best, next(iter(refuting or reasons[id(best)]), whole)

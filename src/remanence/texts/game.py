@@ -28,7 +28,8 @@ from remanence.core.priors import Uninformed
 from remanence.core.records import Records
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
-from remanence.results.findings import Words
+from remanence.results.claims import split
+from remanence.results.findings import Finding, Words
 from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy
 from remanence.scale.run import Run
@@ -161,8 +162,13 @@ class Texts(AnyGame[FineTuning]):
         return self.planted.said(scores, own, asked.logs(GREEDY)[own] == 0, self.baseline().value)
 
     def measures(self) -> dict[str, float]:
-        """The canaries' bound on ε, whatever the attack."""
-        return dict(self._proven) if self.planted.by_coin and self.unseen else {}
+        """Further numbers about the canaries, whatever the attack."""
+        return split(self._proven)[1] if self.planted.by_coin and self.unseen else {}
+
+    def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
+        """The canaries' bound on ε and the test of the claim, whatever the attack."""
+        test = split(self._proven)[0] if self.planted.by_coin and self.unseen else None
+        return () if test is None else (test,)
 
     def caveats(self) -> Iterator[Caveat]:
         """Caveats that hold for every attack."""
