@@ -1,15 +1,10 @@
 """The page in a browser: moved by hand, by keyboard and by address, and always the command line's numbers."""
 
-import copy
-import json
 import shlex
 import subprocess
 import sys
 
 import pytest
-
-from audit_results import poisoned, result
-from remanence import Verdict
 
 pytestmark = pytest.mark.browser
 
@@ -47,8 +42,6 @@ def test_the_page_is_quiet_accessible_and_asks_only_this_machine(watch, address,
     same_as_the_command_line(watched)
     watched.page.wait_for_selector("#rate-curve .curve", state="attached")
     watched.keep(f"explore-{scheme}")
-    assert watched.violations() == []
-    watched.page.click("#tab-report")
     assert watched.violations() == []
     assert watched.complaints == []
     assert all(one.startswith(address) for one in watched.addresses)
@@ -114,16 +107,6 @@ def test_a_number_that_cannot_be_is_answered_with_a_sentence(watch, address, tex
     assert watched.page.locator("#answer .stale").count() == 0
 
 
-def test_the_tabs_work_by_keyboard(watch, address):
-    watched = watch(address)
-    settled(watched)
-    watched.page.focus("#tab-bound")
-    watched.page.keyboard.press("ArrowRight")
-    assert watched.page.get_attribute("#tab-report", "aria-selected") == "true"
-    assert watched.page.is_visible("#drop")
-    assert watched.page.is_hidden("#settings")
-
-
 def test_a_taken_port_is_a_sentence(address):
     port = address.rstrip("/").rpartition(":")[2]
     command = [sys.executable, "-m", "remanence", "explore", "--no-browser", "--port", port]
@@ -139,49 +122,3 @@ def test_a_copied_line_is_the_line(watch, address):
     watched.page.click("[data-copy=python]")
     watched.page.get_by_text("Copied.").wait_for()
     assert watched.page.evaluate("navigator.clipboard.readText()") == watched.page.inner_text("#python")
-
-
-@pytest.mark.parametrize("spoil", [lambda found: found, poisoned], ids=["a result", "a poisoned one"])
-def test_a_dropped_result_is_shown_and_nothing_in_it_runs(watch, address, tmp_path, spoil):
-    found = spoil(result(Verdict.CONTRADICTED))
-    document = copy.deepcopy(found.to_json()) | {
-        "arrays": {"file": "audit.arrays.safetensors", "sha256": "0" * 64}
-    }
-    document["subject"]["sha256"] = {"data": "0" * 64}
-    file = tmp_path / "audit.json"
-    document["threat_model"]["adversary"] = "informed"
-    document["threat_model"]["criterion"]["reduction"] = "each"  # words that the schema lists
-    file.write_text(json.dumps(document))
-    watched = watch(address)
-    settled(watched)
-    watched.page.click("#tab-report")
-    watched.page.set_input_files("#file", file)
-    inside = watched.page.frame_locator("#report")
-    inside.get_by_text("CONTRADICTED").first.wait_for()
-    assert inside.locator("script, img").count() == 0
-    watched.keep("explore-report")
-    assert watched.complaints == []
-    assert all(one.startswith(address) for one in watched.addresses)
-
-
-def test_a_file_can_really_be_dropped(watch, address):
-    document = result(Verdict.PROTECTED).sealed()[0]
-    watched = watch(address)
-    watched.page.click("#tab-report")
-    dropped = watched.page.evaluate_handle(
-        "text => { const held = new DataTransfer(); held.items.add(new File([text], 'audit.json')); return held; }",
-        json.dumps(document),
-    )
-    watched.page.dispatch_event("#drop", "drop", {"dataTransfer": dropped})
-    watched.page.frame_locator("#report").get_by_text("PROTECTED").first.wait_for()
-    assert watched.complaints == []
-
-
-def test_a_file_that_is_no_result_is_answered_with_a_sentence(watch, address, tmp_path):
-    file = tmp_path / "audit.json"
-    file.write_text("{}")
-    watched = watch(address)
-    watched.page.click("#tab-report")
-    watched.page.set_input_files("#file", file)
-    watched.page.wait_for_selector("#report-problem:not([hidden])")
-    assert "The stored result cannot be read." in watched.page.inner_text("#report-problem")

@@ -243,6 +243,7 @@ def test_commands_that_need_no_tensors_do_not_load_torch(arguments):
 def test_a_folder_with_a_built_in_name_is_not_taken_for_a_recording(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "diabetes-ridge").mkdir()
+    (tmp_path / "diabetes-ridge/manifest.json").touch()
     code, _, err = run("audit", "diabetes-ridge", "--out", str(tmp_path / "run"), "--json")
     assert code == 1, err
     assert (tmp_path / "run/audit.json").is_file()

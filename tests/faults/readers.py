@@ -19,7 +19,6 @@ from remanence.core.exceptions import InputError
 from remanence.heads.reading import load_backbone
 from remanence.private.recording import PARTS, RecordingWriter, read_recording
 from remanence.report import markdown, terminal
-from remanence.report.explore.server import _render
 from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
 from remanence.scale.journal import MANIFEST, DamagedUnitError, Journal, Plan, read_status
 from remanence.tables.reading import read_table
@@ -207,7 +206,6 @@ READERS = {
     "canaries": (_canaries, TextCanaries.load),
     "backbone": (_backbone, lambda path: load_backbone(f"{path.with_name('backbone.py')}:make", path)),
 }
-UPLOADS = {"dropped onto the page": (_audit, lambda path: _render(path.read_bytes()))}
 
 
 def claiming(shape: tuple[int, ...]) -> bytes:

@@ -40,7 +40,6 @@ def explore(
     """Open a page on which you drag the noise and watch the risk; needs no model and no data.
 
     It answers on this machine alone. Give the settings of your training, as to `remanence bound`, to start from them.
-    A second tab shows an audit.json that you drop onto it.
     """
     settings = batching.solved()
     given = {

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from remanence.core.checks import instance
+from remanence.core.doors import doors
 from remanence.core.exceptions import InputError
 from remanence.protocol import AnyGame
 from remanence.scale.user_code import call_factory, functions_in
@@ -49,12 +50,6 @@ def load_game(target: str) -> AnyGame:
 
 def _command_for(path: Path) -> str:
     """The command that audits a file or folder like this; empty if none does."""
-    if path.suffix in (".skops", ".pkl", ".pickle", ".joblib"):
-        return f"table {path} --data train.csv --label outcome"
-    if (path / "adapter_config.json").is_file():
-        return f"text BASE_MODEL --adapter {path} --texts train.jsonl"
-    if path.suffix == ".gguf" or (path / "config.json").is_file():
-        return f"text {path} --texts train.jsonl"
-    if path.suffix in (".safetensors", ".pt", ".pth"):
-        return f"head {path} --backbone file.py:make --images mine/ --public others/"
-    return f"run {path}" if path.is_dir() else ""
+    known = [each for door in doors() for each in door.files.items()]
+    fits = (command for name, command in known if path.suffix == name or (path / name).is_file())
+    return next(fits, "").format(path)

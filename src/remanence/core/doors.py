@@ -29,6 +29,12 @@ class Door:
     )  # classes of findings by their kind in audit.json
     sections: str = ""  # a function from a result to sections of the annex
     caveats: str = ""  # a module whose constants are caveats
+    hashed: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what the hashes in audit.json are of, by their names
+    files: Mapping[str, str] = field(
+        default_factory=dict
+    )  # a file's ending, or a file within a folder, and the command for it
     moved: Mapping[str, str] = field(
         default_factory=dict
     )  # retired commands and options of `audit`, with their replacements

@@ -11,6 +11,11 @@ DOOR = Door(
     ),
     targets=("remanence.heads.targets:digits_heads",),
     caveats="remanence.heads.caveats",
+    hashed={"released": "the released head"},
+    files=dict.fromkeys(
+        (".safetensors", ".pt", ".pth"),
+        "head {} --backbone file.py:make --images mine/ --public others/",
+    ),
     findings={"this-head": "remanence.heads.this_head:ThisHead"},
     moved=dict.fromkeys(
         ("--head", "--backbone"),

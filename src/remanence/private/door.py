@@ -17,5 +17,7 @@ DOOR = Door(
         "remanence.private.targets:digits_dpsgd_pictures",
     ),
     caveats="remanence.private.caveats",
+    hashed={"canaries": "the canaries"},
+    files={"manifest.json": "run {}"},
     moved=dict.fromkeys(("record", "--recording"), "remanence run recording/"),
 )

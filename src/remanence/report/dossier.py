@@ -19,11 +19,7 @@ _QUERIES = ("answer", "continuation")  # what a query-only adversary sees
 
 def dossier(result: AuditResult) -> str:
     """Every criterion and its finding, or that it was not tested, as Markdown."""
-    hashes = result.subject.get("sha256", {}).items()
-    held = [
-        f"- SHA-256 of {plain(words.SUBJECTS.get(str(name), str(name)))}: {plain(value)}"
-        for name, value in hashes
-    ]
+    held = [f"- SHA-256 of {plain(name)}: {plain(value)}" for name, value in words.hashes(result).items()]
     parts = [
         f"# Dossier: {plain(result.target)}",
         f"**{result.verdict}**: {plain(words.headline(result))} {result.meaning} {plain(words.found(result))}",

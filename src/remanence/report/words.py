@@ -18,20 +18,13 @@ from remanence.results.recount import contradictions
 from remanence.results.verdict import Policy, Verdict, decide
 from remanence.results.verification import verified
 
-SUBJECTS = {
+_HASHED = {
     "release": "the model's numbers",
     "data": "the training data",
     "known_data": "the training data that the adversary knows",
     "prior": "the data that the adversary holds",
     "targets": "the targets",
     "strangers": "the records of the control",
-    "released": "the released head",
-    "gradients": "the update",
-    "canaries": "the canaries",
-    "texts": "the training texts",
-    "unseen": "the texts of the control",
-    "model": "the model",
-    "base": "the base model",
 }
 
 REPEAT = "Audit again after more training, with new data, for another release, or when there is a new attack."
@@ -65,6 +58,13 @@ _ABOUT = {"title": "title", "owner": "owner", "purpose": "purpose", "data": "dat
 def about(result: AuditResult) -> dict[str, str]:
     """The title, owner, purpose and data of a page to sign; missing entries are blank, to be filled in by hand."""
     return {"audit": result.target, **{label: result.about.get(name, "") for name, label in _ABOUT.items()}}
+
+
+def hashes(result: AuditResult) -> dict[str, str]:
+    """The hashes of what was audited, each with the name of its object."""
+    names = _HASHED | {name: text for door in doors() for name, text in door.hashed.items()}
+    found = result.subject.get("sha256", {}).items()
+    return {names.get(name, name): digest for name, digest in found if isinstance(name, str)}
 
 
 def identity(result: AuditResult) -> str:

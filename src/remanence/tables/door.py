@@ -22,6 +22,9 @@ DOOR = Door(
         "remanence.tables.targets:diabetes_shortlist",
     ),
     caveats="remanence.tables.caveats",
+    files=dict.fromkeys(
+        (".skops", ".pkl", ".pickle", ".joblib"), "table {} --data train.csv --label outcome"
+    ),
     findings={"columns": "remanence.tables.single_columns:Columns"},
     moved=dict.fromkeys(
         ("--data", "--table"), "remanence table model.skops --data train.csv --label outcome"

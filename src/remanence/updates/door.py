@@ -8,6 +8,7 @@ DOOR = Door(
     attacks=("remanence.updates.exact:Exact",),
     targets=("remanence.updates.targets:digits_gradient",),
     caveats="remanence.updates.caveats",
+    hashed={"gradients": "the update"},
     sections="remanence.updates.leak_map_view:sections",
     moved=dict.fromkeys(
         ("gradient", "--gradient"), "remanence update model.py:make --gradient update.safetensors"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.resources import files
@@ -17,25 +15,21 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from remanence.core.exceptions import InputError, RemanenceError
 from remanence.core.plain_text import plain
 from remanence.report.explore import answers
 from remanence.report.explore.answers import QUESTIONS, Question
-from remanence.scale.reading import MOST_TEXT
 
 ADDRESS = "127.0.0.1"
-LARGEST_BODY = MOST_TEXT
-_KEPT_REPORTS = 8
 _COMPUTING = 2  # processes at the same time
 _WAITING = 200  # connections
 _PAGE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'self'"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -66,15 +60,14 @@ def serve(*, port: int = 0, ready: Callable[[str], None]) -> None:
 
 
 def application() -> Starlette:
-    """The page, its questions, and the reports that were dropped onto it."""
-    reports: OrderedDict[str, str] = OrderedDict()
+    """The page and its questions."""
 
     async def asset(request: Request) -> Response:
         name, kind = _ASSETS[request.url.path]
         content = (files("remanence.report.explore") / "page" / name).read_bytes()
         return Response(content, media_type=kind, headers={"Content-Security-Policy": _PAGE_POLICY})
 
-    computing, processes, rendering = map(CapacityLimiter, (_COMPUTING, _COMPUTING, 1))
+    computing, processes = CapacityLimiter(_COMPUTING), CapacityLimiter(_COMPUTING)
 
     def soon(answer: Callable[[Question], answers.Json]) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
@@ -105,26 +98,10 @@ def application() -> Starlette:
 
         return respond
 
-    async def accept(request: Request) -> Response:
-        page = await to_thread.run_sync(_render, await _body(request), limiter=rendering)
-        token = secrets.token_urlsafe(16)
-        reports[token] = page
-        while len(reports) > _KEPT_REPORTS:
-            reports.popitem(last=False)
-        return JSONResponse({"address": f"/report/{token}"})
-
-    async def show(request: Request) -> Response:
-        page = reports.get(request.path_params["token"])
-        if page is None:
-            return _refusal(404, "There is no such report any more.")
-        return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY})
-
     routes = [
         *(Route(path, asset) for path in _ASSETS),
         *(Route(f"/api/{name}", soon(answer)) for name, answer in _AT_ONCE.items()),
         *(Route(f"/api/{name}", later(name)) for name in QUESTIONS),
-        Route("/api/report", accept, methods=["POST"]),
-        Route("/report/{token}", show),
     ]
     handlers: Any = {
         RemanenceError: lambda _, error: _refused(error),
@@ -143,35 +120,6 @@ _AT_ONCE: dict[str, Callable[[Question], answers.Json]] = {
     "estimate": answers.estimate,
     "noise-curve": answers.noise_curve,
 }  # in milliseconds; the others take seconds, and have processes of their own
-
-
-async def _body(request: Request) -> bytes:
-    """The body, as long as it is no longer than a result can be."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > LARGEST_BODY:
-            raise InputError(
-                "The file is too large.",
-                needs=f"an audit.json of at most {LARGEST_BODY // 10**6} MB",
-                got="more than that",
-                hint="audit.json itself, not the arrays next to it",
-            )
-    return bytes(body)
-
-
-def _render(body: bytes) -> str:
-    """The report of an audit.json that was dropped onto the page."""
-    from remanence.auditing import AuditResult  # loads torch, which the first tab can do without
-    from remanence.report.html import report
-    from remanence.results.storage import parse, unreadable
-
-    try:
-        return report(AuditResult.from_json(parse(body), {}))
-    except RemanenceError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever a stranger's file does, the answer is a sentence
-        raise unreadable("the file", f"it cannot be shown ({type(error).__name__})") from None
 
 
 def _refused(error: RemanenceError) -> Response:

@@ -269,7 +269,7 @@ function element(kind, text) {
   return node;
 }
 
-// A goal, copies, tabs, and a report that is dropped.
+// A goal, and copies.
 
 $("settings").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -297,47 +297,6 @@ for (const button of document.querySelectorAll("[data-copy]")) {
   });
 }
 
-const tabs = [...document.querySelectorAll("[role=tab]")];
-for (const tab of tabs) {
-  tab.addEventListener("click", () => select(tab));
-  tab.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (step) select(tabs.at((tabs.indexOf(tab) + step) % tabs.length)).focus();
-  });
-}
-
-function select(chosen) {
-  for (const tab of tabs) {
-    tab.setAttribute("aria-selected", String(tab === chosen));
-    tab.tabIndex = tab === chosen ? 0 : -1;
-    $(tab.getAttribute("aria-controls")).hidden = tab !== chosen;
-  }
-  return chosen;
-}
-
-async function open(file) {
-  $("report-problem").hidden = true;
-  $("report").hidden = true;
-  const response = await fetch("/api/report", { method: "POST", body: file });
-  const found = await response.json();
-  if (!response.ok) return complain($("report-problem"), found);
-  $("report").src = found.address;
-  $("report").hidden = false;
-}
-
-function takeReports() {
-  const drop = $("drop");
-  $("file").addEventListener("change", (event) => event.target.files[0] && open(event.target.files[0]));
-  for (const kind of ["dragover", "dragleave", "drop"]) {
-    drop.addEventListener(kind, (event) => {
-      event.preventDefault();
-      drop.classList.toggle("over", kind === "dragover");
-      if (kind === "drop" && event.dataTransfer.files[0]) open(event.dataTransfer.files[0]);
-    });
-  }
-}
-
-takeReports();
 addControls();
 readAddress();
 moved();
