@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -78,7 +77,6 @@ class Plain:
     batch: int | None = None
     schedule: Callable[[torch.optim.Optimizer], Any] | None = None
     loss: nn.Module = field(default_factory=nn.CrossEntropyLoss)
-    clip: float | None = None
     half: torch.dtype | None = None
 
     def train(self, features: Tensor, labels: Tensor) -> nn.Module:
@@ -92,19 +90,10 @@ class Plain:
             ):
                 optimizer.zero_grad()
                 self.loss(head(inputs), wanted).backward()
-                if self.clip is not None:
-                    nn.utils.clip_grad_norm_(head.parameters(), self.clip)
                 optimizer.step()
             if scheduler is not None:
                 scheduler.step()
         return head.eval() if self.half is None else head.eval().to(self.half)
-
-
-class Normalised(nn.Linear):
-    """Reads features of length 1."""
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        return super().forward(normalize(input, dim=1))
 
 
 def layers(*sizes: int, between: Callable[[], nn.Module] = nn.ReLU) -> Callable[[int], nn.Module]:
@@ -154,17 +143,9 @@ CASES: dict[str, tuple[Plain, TransferHead]] = {
     ),
     "minibatches of 8": (Plain(batch=8), replace(START, batch_size=8)),
     "Adam, minibatches of 8": (Plain(adam, batch=8), replace(ADAM, batch_size=8)),
-    "gradients clipped to 0.1": (
-        Plain(momentum, batch=8, clip=0.1),
-        _looped(replace(MOMENTUM, batch_size=8), max_norm=0.1),
-    ),
     "published in float16": (Plain(half=torch.float16), START),
     "published in bfloat16": (Plain(half=torch.bfloat16), START),
     "no bias": (Plain(build=lambda numbers: nn.Linear(numbers, 10, bias=False)), _looped(bias=False)),
-    "normalised features": (
-        Plain(adam, build=lambda numbers: Normalised(numbers, 10)),
-        _looped(ADAM, normalised=True),
-    ),
     "16 hidden units": (Plain(adam, build=layers(16)), replace(ADAM, hidden=16)),
     "16 hidden units, GELU": (
         Plain(adam, build=layers(16, between=nn.GELU)),
@@ -178,7 +159,6 @@ CASES: dict[str, tuple[Plain, TransferHead]] = {
         Plain(adam, build=layers(16, between=nn.Tanh)),
         _looped(replace(ADAM, hidden=16), activation="tanh"),
     ),
-    "32 and 16 hidden units": (Plain(adam, build=layers(32, 16)), replace(ADAM, hidden=(32, 16))),
 }
 
 

@@ -39,7 +39,6 @@ from remanence import (
     Mechanism,
     Membership,
     Policy,
-    Published,
     Reconstruction,
     Records,
     Reduction,
@@ -414,7 +413,7 @@ def lines() -> Iterator[Line]:
     for case, mechanism in quiet.items():
         yield Table("game", partial(shortlist, mechanism), 0.31, 60).line(case, retrain)
         yield Table("membership", partial(membership, mechanism), 0.51, 60).line(case, retrain)
-    yield Table("heads", partial(heads, published=Published(release_noise=1e9)), 0.6, 30).line(
+    yield Table("heads", partial(heads, initialisation=1e9), 0.6, 30).line(
         "release of pure noise", Scripted(nearest)
     )
     for attack, seen in product((Exact(),), (True, False)):

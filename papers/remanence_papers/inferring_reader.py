@@ -25,7 +25,6 @@ from remanence.core.records import Records
 from remanence.core.references import REMANENCE
 from remanence.core.releases import Release, Weights
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.head import outgoing
 from remanence.heads.linear_reader import LinearReader
 from remanence.heads.pictures import without_pictures
 from remanence.heads.transfer_head import Loop, TransferHead
@@ -104,11 +103,7 @@ class InferringReader(Attack[Weights]):
 def plausible(head: TransferHead) -> Iterator[TransferHead]:
     """What people are likely to have done with a head that computes like this."""
     loop = head.loop or Loop()
-    computes = Loop(
-        bias=loop.bias,
-        activation=loop.activation,
-        normalised=loop.normalised,
-    )
+    computes = Loop(bias=loop.bias, activation=loop.activation)
     shape = TransferHead(
         head.classes,
         1,
@@ -203,7 +198,7 @@ def traits(head: TransferHead, release: Release, public: Records) -> Tensor:
     """What can be seen of heads without their training pictures, `(heads, traits)`, mostly logarithms."""
     tensors = release.tensors
     weight = tensors["weight"].double()
-    rows = weight if (last := outgoing(tensors)) is None else last.double() @ weight
+    rows = weight if (last := tensors.get("out_weight")) is None else last.double() @ weight
     common = rows.mean(1, keepdim=True)
     centred = rows - common if rows.shape[1] > 1 else rows
     answers, labels = head.answer(release, public).double(), head.classes_of(public)

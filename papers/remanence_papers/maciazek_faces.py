@@ -23,7 +23,7 @@ from remanence.core.releases import Weights
 from remanence.core.stratified import StratifiedPrior
 from remanence.heads.head import GivenEmbeddings
 from remanence.heads.linear_reader import LinearReader, learn_reading
-from remanence.heads.pictures import augment, embed
+from remanence.heads.pictures import embed
 from remanence.heads.transfer_head import TransferHead
 from remanence.reconstructor.attack import Reconstructor
 from remanence.reconstructor.network import HeldOut
@@ -253,6 +253,21 @@ def _olivetti(settings: Settings) -> People:
     head = TransferHead(2, 100, 0.05, 1e-3, hidden=4, initialisation=0.05, class_weights=(1.0, 10.0))
     name = "Olivetti faces (32x32, 30 people public, 10 private), a stand-in for CelebA"
     return People(name, public, embed(records[~known], backbone), head)
+
+
+def augment(
+    records: Records,
+    backbone: nn.Module,
+    change: Callable[[Tensor, torch.Generator], Tensor],
+    copies: int,
+    generator: torch.Generator,
+) -> Records:
+    """This many copies of the records, embedded: the first unchanged, the others changed. It stretches a small pool."""
+    views = [embed(records, backbone)]
+    for _ in range(copies - 1):
+        changed = torch.cat([change(part.clone(), generator) for part in records.features.split(4096)])
+        views.append(embed(Records(changed, records.labels, records.weights), backbone))
+    return concatenate(views)
 
 
 def _face_backbone(records: Records, settings: Settings, steps: int = 200) -> nn.Module:

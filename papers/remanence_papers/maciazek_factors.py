@@ -10,10 +10,10 @@ import torch
 from remanence.core.errors import Reduction
 from remanence.core.stratified import StratifiedPrior
 from remanence.game import Game
-from remanence.heads.class_sizes import infer_class_sizes
 from remanence.heads.transfer_head import TransferHead
 from remanence.reconstructor.attack import Reconstructor
 from remanence.scale.progress import track
+from remanence_papers.class_sizes import infer_class_sizes
 from remanence_papers.maciazek import (
     Setup,
     accuracy_of,

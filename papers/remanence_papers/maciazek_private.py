@@ -10,7 +10,9 @@ import torch
 
 from remanence import bounds
 from remanence.bounds.calibration import noise_for_epsilon
-from remanence.heads.transfer_head import Published, TransferHead
+from remanence.core.records import Records
+from remanence.core.releases import Weights
+from remanence.heads.transfer_head import TransferHead
 from remanence.reconstructor.attack import Reconstructor
 from remanence.scale.progress import track
 from remanence_papers.maciazek import (
@@ -32,6 +34,32 @@ ACCURACIES = {(1e-5, 10): 0.812, (1e-5, 40): 0.920, (1e-4, 10): 0.587, (1e-4, 40
 LIMIT = 0.015  # the paper's largest TPR at an FPR of 1 %
 CLIPPING = 4.0
 _ACCURACIES = 400  # heads whose accuracy is averaged
+
+
+@dataclass(frozen=True)
+class PublishedHead(TransferHead):
+    """A head that is published with normal noise of this deviation on every number, or rounded to 2^bits levels.
+
+    Levels lie between a tensor's largest value and less than that.
+    """
+
+    release_noise: float = 0.0
+    bits: int | None = None
+
+    def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
+        """The same numbers with noise on them, or rounded."""
+        shown = dict(super().release(known_data, targets, generator).tensors)
+        for name, values in shown.items():
+            if self.release_noise:
+                noise = torch.randn(values.shape, generator=generator, device=generator.device).to(values)
+                values = values + self.release_noise * noise
+            if self.bits is not None:
+                largest = values.abs().flatten(1).amax(1).clamp(min=1e-30)
+                largest = largest.view(-1, *[1] * (values.ndim - 1))
+                step = 2 * largest / (2**self.bits - 1)
+                values = ((values + largest) / step).round() * step - largest
+            shown[name] = values
+        return Weights(shown)
 
 
 @dataclass(frozen=True)
@@ -195,14 +223,10 @@ def defences(settings: Settings) -> Outcome:
         "DP-SGD": {f"ε = {e:g}": private(plain, size, e, as_the_code_ran()) for e in (10.0, 160.0)},
         "wide initial weights": {f"{w:g}": replace(plain, initialisation=w) for w in (0.02, 0.1)},
         "noise at release": {
-            f"{share:g} of a weight's deviation": replace(
-                plain, published=Published(release_noise=share * scale)
-            )
+            f"{share:g} of a weight's deviation": PublishedHead(**vars(plain), release_noise=share * scale)
             for share in (1.0, 3.0)
         },
-        "rounded weights": {
-            f"{bits} bits": replace(plain, published=Published(bits=bits)) for bits in (4, 2)
-        },
+        "rounded weights": {f"{bits} bits": PublishedHead(**vars(plain), bits=bits) for bits in (4, 2)},
         "fewer epochs": {"1": replace(plain, epochs=1)},
     }
     settings_tried = [(name, what, head) for name, heads in tried.items() for what, head in heads.items()]

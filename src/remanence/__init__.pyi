@@ -48,12 +48,9 @@ from .heads.game import exposed_pictures as exposed_pictures
 from .heads.game import head_game as head_game
 from .heads.head import OwnHead as OwnHead
 from .heads.linear_reader import LinearReader as LinearReader
-from .heads.pictures import augment as augment
 from .heads.pictures import embed as embed
-from .heads.private_recipe import private_recipe as private_recipe
 from .heads.this_head import PictureExposure as PictureExposure
 from .heads.transfer_head import Loop as Loop
-from .heads.transfer_head import Published as Published
 from .heads.transfer_head import TransferHead as TransferHead
 from .networks.attacks import RetrainAndCompare as RetrainAndCompare
 from .networks.game import Membership as Membership

@@ -63,7 +63,6 @@ def test_the_final_weights_of_a_head_hide_as_well_as_proven_and_no_better():
         {"weight_decay": 0.0},
         {"momentum": 0.5},
         {"sample_rate": 0.5, "epochs": 20},
-        {"hidden": 4, "weight_decay": 0.0},
         {"learning_rate": 0.4},  # steps do not contract
     ],
 )

@@ -1011,7 +1011,6 @@ def small_heads(**settings: Any) -> AuditResult:
 case("head/made-like-it", heads)
 case("head/released", lambda: heads(made_by=RECIPE))
 case("head/released-two-per-class", lambda: heads(made_by=RECIPE, own=slice(0, 20), made_on=slice(0, 20)))
-case("head/sizes-unknown", lambda: heads(sizes_known=False))
 _RECIPES = {
     "adam": replace(RECIPE, optimizer="adam", learning_rate=0.01),
     "adamw": replace(RECIPE, optimizer="adamw", learning_rate=0.01, weight_decay=0.01),

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import normalize
 from torch.nn.utils import parametrizations
 from torch.nn.utils.parametrize import remove_parametrizations
 
@@ -38,22 +37,14 @@ RECIPES = {
     ),
     "no bias": replace(BASE, loop=Loop(bias=False)),
     "dropout": replace(BASE, loop=Loop(dropout=0.3)),
-    "normalised features": replace(BASE, loop=Loop(normalised=True)),
     "minibatches": replace(BASE, batch_size=4),
     "minibatches that drop the last": replace(BASE, batch_size=4, drop_last=True),
     "hidden units": replace(BASE, hidden=5, learning_rate=0.3),
     "hidden units without biases": replace(BASE, hidden=5, loop=Loop(bias=False)),
     "one output": replace(BASE, classes=2, class_weights=(1.0, 3.0)),
-    "three layers": replace(BASE, hidden=(6, 5), learning_rate=0.3),
-    "three layers by Adam, without biases": replace(
-        BASE, hidden=(6, 5), optimizer="adam", loop=Loop(bias=False)
-    ),
-    "GELU between layers": replace(BASE, hidden=(6, 5), learning_rate=0.3, loop=Loop(activation="gelu")),
+    "GELU between layers": replace(BASE, hidden=5, learning_rate=0.3, loop=Loop(activation="gelu")),
     "SiLU between layers": replace(BASE, hidden=5, learning_rate=0.3, loop=Loop(activation="silu")),
-    "tanh between layers": replace(BASE, hidden=(6, 5), learning_rate=0.3, loop=Loop(activation="tanh")),
-    "gradients clipped": replace(
-        BASE, hidden=5, batch_size=4, momentum=0.9, loop=Loop(max_norm=0.1, bias=False)
-    ),
+    "tanh between layers": replace(BASE, hidden=5, learning_rate=0.3, loop=Loop(activation="tanh")),
 }
 OWN = pictures(10, seed=5)
 
@@ -97,8 +88,6 @@ def plain_loop(recipe, features, labels, tensors, generator):
                 )
             optimizer.zero_grad()
             loss.backward()
-            if loop.max_norm:
-                assert nn.utils.clip_grad_norm_(head.parameters(), loop.max_norm) > loop.max_norm
             optimizer.step()
             step += 1
     return [
@@ -111,9 +100,6 @@ def test_a_recipe_gives_what_a_plain_loop_gives_from_the_same_start(name):
     recipe = RECIPES[name]
     labels, features = OWN.labels % recipe.classes, OWN.embedding
     own = Records(OWN.features, labels, embedding=features)
-    if recipe.loop.normalised:
-        features = normalize(features, dim=1)
-    torch.testing.assert_close(recipe.inputs_of(own), features)
     trained = recipe.release(None, own[None], torch.Generator().manual_seed(3))
     generator = torch.Generator().manual_seed(3)
     tensors = [tensor[0] for tensor in starts(recipe, 1, features.shape[1], generator)]
@@ -123,9 +109,8 @@ def test_a_recipe_gives_what_a_plain_loop_gives_from_the_same_start(name):
         if expected is None:
             assert not found.any()
             continue
-        # Largest difference: 3e-7 of numbers up to 2; in bfloat16 one that rounds the other way is a 256th off.
-        step = 1e-2 if "bfloat16" in name else 5e-6
-        torch.testing.assert_close(found[0], expected, rtol=step, atol=step)
+        # Largest difference: 3e-7 of numbers up to 2.
+        torch.testing.assert_close(found[0], expected, rtol=5e-6, atol=5e-6)
         moved = max(moved, float((expected - start).abs().max()))
     assert moved > 1e-3
 
@@ -150,7 +135,7 @@ def test_a_loop_without_anything_trains_what_the_span_trains():
 
 
 def test_heads_of_such_recipes_are_attacked():
-    for loop in (Loop(bias=False, label_smoothing=0.1), Loop(normalised=True, dropout=0.2)):
+    for loop in (Loop(bias=False, label_smoothing=0.1), Loop(dropout=0.2)):
         game = heads_game(loop=loop, optimizer="adamw", learning_rate=0.02)
         evidence = play(game, LinearReader(400), trials=150)
         assert evidence.main.lower > evidence.control.upper, loop

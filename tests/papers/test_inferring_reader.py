@@ -55,9 +55,9 @@ def test_nothing_of_the_declared_recipe_is_used():
 
 
 def test_how_a_head_computes_is_read_off_it():
-    loop = Loop(bias=False, normalised=True, label_smoothing=0.1, schedule=(1.0,))
+    loop = Loop(bias=False, activation="gelu", label_smoothing=0.1, schedule=(1.0,))
     for recipe in plausible(TransferHead(3, 1, loop=loop)):
-        assert recipe.loop == Loop(bias=False, normalised=True)
+        assert recipe.loop == Loop(bias=False, activation="gelu")
 
 
 def test_inferring_the_recipe_beats_believing_a_wrong_one():

@@ -117,10 +117,11 @@ def test_learning_goes_on_where_it_was_killed(tmp_path):
 def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     path = tmp_path / "learner.pt"
     learn(path, 20)
-    with pytest.raises(InputError, match="cannot be continued"):
-        Learner(20, 0.1, checkpoint=path).fit(
-            nn.Linear(2, 1), lambda: None, lambda m, _: m(torch.ones(1, 2)).sum(), lambda m, _: (0.0, "")
-        )
+    for size, of_game, said in ((2, "", "cannot be continued"), (1, "another", "another game")):
+        with pytest.raises(InputError, match=said):
+            Learner(20, 0.1, checkpoint=path, fingerprint=of_game).fit(
+                nn.Linear(size, 1), lambda: None, lambda m, _: m.weight.sum(), lambda m, _: (0.0, "")
+            )
     path.write_bytes(b"not a checkpoint")
     with pytest.raises(InputError, match="cannot be continued"):
         learn(path, 20)

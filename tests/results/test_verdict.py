@@ -10,7 +10,6 @@ from remanence import (
     HeadAudit,
     InputError,
     Policy,
-    Published,
     Reconstructor,
     Records,
     SuccessRate,
@@ -140,7 +139,7 @@ def test_a_head_that_reveals_nothing_is_not_exposed_by_a_loose_threshold():
     pictures, labels = torch.rand(400, 8, 8, generator=generator), torch.arange(400) % 4
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU())
-    recipe = TransferHead(4, 3, published=Published(release_noise=1e6))
+    recipe = TransferHead(4, 3, initialisation=1e6)
     public = Records(pictures[8:], labels[8:])
     result = audit_head(
         backbone,

@@ -25,7 +25,7 @@ from remanence.core.rates import SuccessRate
 from remanence.core.records import Records
 from remanence.core.releases import Weights
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.head import Head, outgoing
+from remanence.heads.head import Head
 from remanence.heads.pictures import without_pictures
 from remanence.heads.transfer_head import TransferHead
 
@@ -147,7 +147,7 @@ class Measure:
 def _seen(heads: Weights, directions: Tensor | None = None) -> Tensor:
     """What a head says along some directions, `(heads, rows, directions)`; the order of hidden units means nothing."""
     seen = heads["weight"].double() if directions is None else heads["weight"].double() @ directions.mT
-    return seen if (last := outgoing(heads.tensors)) is None else last.double() @ seen
+    return seen if (last := heads.tensors.get("out_weight")) is None else last.double() @ seen
 
 
 def _rows(heads: Weights, recipe: Head) -> Tensor:

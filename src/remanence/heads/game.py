@@ -14,7 +14,7 @@ from remanence.bounds.bound import Bound
 from remanence.bounds.of_mechanism import of_classes
 from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
-from remanence.core.checks import instance, number, whole
+from remanence.core.checks import instance, number
 from remanence.core.distances import nearest_neighbour_errors
 from remanence.core.errors import Criterion, Error, Reduction, mean_squared_error
 from remanence.core.exceptions import InputError
@@ -26,7 +26,6 @@ from remanence.core.releases import Release, Weights
 from remanence.core.stratified import StratifiedPrior
 from remanence.game import Game
 from remanence.heads.belonging import Fit, fit, likelier
-from remanence.heads.class_sizes import infer_class_sizes
 from remanence.heads.head import GivenEmbeddings, Head
 from remanence.heads.linear_reader import LinearReader
 from remanence.heads.pictures import prepared_pictures
@@ -51,17 +50,12 @@ class HeadAudit:
 
     A reconstruction succeeds below the nearest-neighbour `threshold`: where it is closer than the adversary's closest
     picture usually is to yours (or to other public ones, if that is farther), by mean squared error or another
-    `error`. With `per_class`, heads are trained on that many of your pictures of each class instead of all. Public
-    pictures that `augment(..., copies)` made are that many `copies` of the same ones. Without `sizes_known` the
-    adversary has to infer from a head how many pictures of each class there were. `limit` is the largest success that
-    you tolerate: by default what a guess is known to achieve and a tenth of the rest.
+    `error`. `limit` is the largest success that you tolerate: by default what a guess is known to achieve and a tenth
+    of the rest.
     """
 
     error: Error = mean_squared_error
     threshold: float | None = None
-    per_class: int | None = None
-    copies: int = 1
-    sizes_known: bool = True
     limit: float | None = None
     attacks: Sequence[Attack] | None = None  # None: the linear reader, and a network that starts from it
     trials: int = HEADS
@@ -73,8 +67,6 @@ class HeadAudit:
         instance("error", self.error, Error, "an Error", "remanence.mean_squared_error")
         if self.attacks is not None:
             instance("attacks", self.attacks, (list, tuple), "a list of them", "[attack]")
-        if self.per_class is not None:
-            whole("per_class", self.per_class)
         if self.threshold is not None:
             number("threshold", self.threshold, least=0)
 
@@ -189,7 +181,8 @@ class HeadGame(AnyGame):
         assert self.fit is not None
         own, strangers, prior = self.heads.source, self.heads.strangers, self.heads.prior
         assert strangers is not None
-        guesses = prepared.for_unit(draws, unit)(_single(self.released)).records[0]  # (classes,)
+        single = Weights({name: values.float() for name, values in self.released.tensors.items()})
+        guesses = prepared.for_unit(draws, unit)(single).records[0]  # (classes,)
         if len(guesses) != len(prior.classes):
             raise _no_picture_of_each_class(f"{len(guesses)} guesses for a head")
         rows = []
@@ -236,26 +229,15 @@ def head_game(
     instance("backbone", backbone_or_features, (nn.Module, Tensor), features, "nn.Sequential(...)")
     instance("recipe", recipe, Head, "a TransferHead, or an OwnHead", "TransferHead(classes=10, epochs=30)")
     instance("prior", prior, Records, "Records of public pictures", "Records(pictures, labels)")
-    per_class = settings.per_class
-    if released is not None and per_class is not None:
-        raise InputError(
-            "A released head was trained on all of your pictures.",
-            needs="`released`, or `per_class` for heads on some of them",
-            got="both",
-            hint="leave per_class out",
-        )
-    own, adversary, controls = prepared_pictures(backbone_or_features, images, labels, prior, settings)
-    counts = torch.unique(labels, return_counts=True)[1]
-    sizes = tuple(counts.tolist()) if per_class is None else per_class
+    own, adversary, controls = prepared_pictures(backbone_or_features, images, labels, prior)
+    sizes = tuple(torch.unique(labels, return_counts=True)[1].tolist())
     # Not from your pictures alone: those that a guess is likely to meet lie close to others, and would lower it.
     error, threshold = settings.error, settings.threshold
     usual = max(float(nearest_neighbour_errors(each, adversary, error).mean()) for each in (own, controls))
     criterion = Criterion(error, usual if threshold is None else threshold, Reduction.CLASS)
-    targets, prior_sets = StratifiedPrior(own, sizes), StratifiedPrior(adversary, sizes, settings.copies)
+    targets, prior_sets = StratifiedPrior(own, sizes), StratifiedPrior(adversary, sizes)
     ceiling = head_ceiling(recipe, targets, prior_sets, criterion)
     head = None if released is None else read_head(released, recipe, recipe.inputs_of(own).shape[-1])
-    if not settings.sizes_known:
-        prior_sets = _inferred(recipe, targets, prior_sets, head, settings.seed)
     heads = Game(
         recipe,
         prior_sets,
@@ -266,22 +248,6 @@ def head_game(
         strangers=StratifiedPrior(controls, sizes),
     )
     return HeadGame.of(heads, None if head is None else head.to(own.features.device))
-
-
-def _inferred(
-    recipe: Head, own: StratifiedPrior, public: StratifiedPrior, head: Weights | None, seed: int
-) -> StratifiedPrior:
-    """What the adversary believes who has to read the sizes of the classes off a head."""
-    generator = stream(seed, "sizes", "cpu")
-    seen = recipe.release(None, own.sample(1, generator), generator) if head is None else _single(head)
-    largest = min(8, *(size for size, _ in public.sizes))
-    sizes = infer_class_sizes(seen, recipe, public.records, generator, largest=largest)[0]
-    return replace(public, counts=tuple(sizes.tolist()))
-
-
-def _single(head: Weights) -> Weights:
-    """In the precision that attacks read."""
-    return Weights({name: values.float() for name, values in head.tensors.items()})
 
 
 def audit_head(

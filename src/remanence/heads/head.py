@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from remanence.reconstructor.shadows import Shadows
 
 
-_FIRST, _MIDDLE, _LAST = ("weight", "bias"), ("middle_weight", "middle_bias"), ("out_weight", "out_bias")
-
-Hidden = int | tuple[int, ...] | None
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": Tensor.relu,
     "gelu": gelu,
@@ -37,44 +33,18 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def hidden_sizes(hidden: Hidden) -> tuple[int, ...]:
-    """The numbers of hidden units, layer by layer.
+def layer_sizes(numbers: int, hidden: int | None, outputs: int) -> tuple[int, ...]:
+    """How many numbers go into the head, through it and out of it.
 
-    >>> hidden_sizes(None), hidden_sizes(8), hidden_sizes((8, 4))
-    ((), (8,), (8, 4))
+    >>> layer_sizes(9, None, 2), layer_sizes(9, 4, 2)
+    ((9, 2), (9, 4, 2))
     """
-    return () if hidden is None else (hidden,) if isinstance(hidden, int) else hidden
+    return (numbers, outputs) if hidden is None else (numbers, hidden, outputs)
 
 
-def layer_names(hidden: Hidden) -> tuple[str, ...]:
-    """What the tensors of such a head are called, in order.
-
-    >>> layer_names((8, 4))
-    ('weight', 'bias', 'middle_weight', 'middle_bias', 'out_weight', 'out_bias')
-    """
-    rest = len(hidden_sizes(hidden))
-    return (*_FIRST, *(_MIDDLE if rest == 2 else ()), *(_LAST if rest else ()))
-
-
-def layer_shapes(numbers: int, hidden: Hidden, outputs: int) -> list[tuple[int, ...]]:
-    """The shapes of these tensors.
-
-    >>> layer_shapes(9, 4, 2)
-    [(4, 9), (4,), (2, 4), (2,)]
-    """
-    sizes = numbers, *hidden_sizes(hidden), outputs
-    return [shape for inputs, rows in pairwise(sizes) for shape in ((rows, inputs), (rows,))]
-
-
-def outgoing(tensors: Mapping[str, Tensor]) -> Tensor | None:
-    """What the first layer's units say at the end if every unit between is on, `(trials, outputs, units)`.
-
-    None for one linear layer, whose units are the outputs.
-    """
-    if "out_weight" not in tensors:
-        return None
-    last = tensors["out_weight"]
-    return last @ tensors["middle_weight"].to(last) if "middle_weight" in tensors else last
+def layer_names(hidden: int | None) -> tuple[str, ...]:
+    """What the tensors of such a head are called, in order."""
+    return ("weight", "bias") if hidden is None else ("weight", "bias", "out_weight", "out_bias")
 
 
 def answers(tensors: Sequence[Tensor], values: Tensor, activation: str = "relu") -> Tensor:
@@ -123,7 +93,7 @@ class Head(_Read):
     """A head whose weights are released, however it is trained; a reconstructor asks it how it is read."""
 
     classes: int
-    hidden: Hidden
+    hidden: int | None
     two_outputs: bool
     task: tuple[int, ...] | None = None  # maps the records' labels to the head's classes
     noise_multiplier: float | None = None
@@ -213,7 +183,7 @@ class OwnHead(Head):
     """Calls `train(features, labels, seed)` once for every head, in this many `processes`.
 
     It gets copies of the features `(pictures, numbers)` and the labels, and returns the state dict of one linear layer,
-    or of two or three with `hidden` units and an `activation` between. Whatever it does in between is its own affair:
+    or of two with `hidden` units and an `activation` between. Whatever it does in between is its own affair:
     mixtures of pictures, averages, early stopping. It must not look at anything else, and `seed` is to decide its
     random choices, the initial weights among them.
 
@@ -233,7 +203,7 @@ class OwnHead(Head):
 
     train: Callable[[Tensor, Tensor, int], Mapping[str, Tensor]]
     classes: int
-    hidden: Hidden = None
+    hidden: int | None = None
     two_outputs: bool = False
     bias: bool = True
     activation: str = "relu"
@@ -243,6 +213,8 @@ class OwnHead(Head):
     def __post_init__(self) -> None:
         whole("classes", self.classes, least=2)
         whole("processes", self.processes)
+        if self.hidden is not None:
+            whole("hidden", self.hidden, hint="hidden=64, or None for one linear layer")
         one_of("activation", self.activation, ACTIVATIONS)
         if not callable(self.train):
             raise InputError(
@@ -265,7 +237,7 @@ class OwnHead(Head):
     def settings(self) -> dict[str, Setting]:
         """What a report prints about the training."""
         shown: dict[str, Setting] = {"train": name_of(self.train), "classes": self.classes}
-        return shown if self.hidden is None else {**shown, "hidden": str(self.hidden)}
+        return shown if self.hidden is None else {**shown, "hidden": self.hidden}
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
         """Train one head per trial; each trial's seed is drawn from the generator beforehand."""

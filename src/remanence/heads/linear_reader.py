@@ -22,7 +22,7 @@ from remanence.core.records import Records
 from remanence.core.references import REMANENCE
 from remanence.core.releases import Release, Weights
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.head import GivenEmbeddings, Head, outgoing
+from remanence.heads.head import GivenEmbeddings, Head
 from remanence.reconstructor.shadows import ShadowFarm, Shadows, split
 
 Tensors = Mapping[str, Tensor]
@@ -111,7 +111,7 @@ def read(tensors: Tensors, rows: Tensor) -> Tensor:
     if "embedding" in tensors:
         return tensors["embedding"]
     weight, bias = tensors["weight"], tensors.get("bias")
-    if (last := outgoing(tensors)) is not None:
+    if (last := tensors.get("out_weight")) is not None:
         weight, bias = last @ weight, tensors.get("out_bias")
     both = weight if bias is None else torch.cat([weight, bias.unsqueeze(2)], 2)
     return (both - both.mean(1, keepdim=True) if both.shape[1] > 1 else both)[:, rows]

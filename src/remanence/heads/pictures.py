@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from remanence.core.checks import instance
 from remanence.core.distances import nearest_neighbour_errors
 from remanence.core.exceptions import InputError
-from remanence.core.records import Records, concatenate
+from remanence.core.records import Records
 from remanence.scale.progress import track
-
-if TYPE_CHECKING:
-    from remanence.heads.game import HeadAudit
 
 _CONTROLS = 4  # every fourth public picture of a class is kept from the adversary, for the control
 _SAME = 1e-12  # of a picture's mean square: closer pictures are the same one
@@ -53,21 +47,6 @@ def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Record
     return Records(records.features, records.labels, records.weights, torch.cat(parts).float())
 
 
-def augment(
-    records: Records,
-    backbone: nn.Module,
-    change: Callable[[Tensor, torch.Generator], Tensor],
-    copies: int,
-    generator: torch.Generator,
-) -> Records:
-    """This many copies of the records, embedded: the first unchanged, the others changed. It stretches a small pool."""
-    views = [embed(records, backbone)]
-    for _ in range(copies - 1):
-        changed = torch.cat([change(part.clone(), generator) for part in records.features.split(4096)])
-        views.append(embed(Records(changed, records.labels, records.weights), backbone))
-    return concatenate(views)
-
-
 def embedding_of(records: Records) -> Tensor:
     """What the frozen backbone made of each record."""
     if records.embedding is None:
@@ -90,19 +69,14 @@ def prepared_pictures(
     images: Tensor,
     labels: Tensor,
     prior: Records,
-    settings: HeadAudit,
 ) -> tuple[Records, Records, Records]:
     """Yours, the adversary's and the control's, all embedded; refuses what no audit can use."""
-    per_class, copies = settings.per_class, settings.copies
     _check_pictures(images, labels, prior)
-    classes, counts = torch.unique(labels, return_counts=True)
-    wanted = counts.tolist() if per_class is None else [per_class] * len(classes)
-    _check_classes(prior, classes, wanted, copies)
+    classes = _check_classes(prior, labels)
     own, public = _embedded(backbone_or_features, images, labels, prior)
-    originals = public.labels[: len(public) // copies]
-    apart = torch.zeros(len(originals), dtype=torch.bool, device=originals.device)
-    for label in classes:  # no copy of a control's picture stays with the adversary
-        apart[(originals == label).nonzero().squeeze(1)[::_CONTROLS]] = True
+    apart = torch.zeros(len(public), dtype=torch.bool, device=public.labels.device)
+    for label in classes:
+        apart[(public.labels == label).nonzero().squeeze(1)[::_CONTROLS]] = True
     same = nearest_neighbour_errors(own, public) <= _SAME * own.flat.double().square().mean()
     if same.any():
         raise InputError(
@@ -111,7 +85,7 @@ def prepared_pictures(
             got=f"{int(same.sum())} pictures that are in both",
             hint="remove them from the public ones: public pictures need no attack",
         )
-    return own, public[~apart.repeat(copies)], public[: len(originals)][apart]
+    return own, public[~apart], public[apart]
 
 
 def _check_pictures(images: Tensor, labels: Tensor, prior: Records) -> None:
@@ -150,8 +124,9 @@ def _check_pictures(images: Tensor, labels: Tensor, prior: Records) -> None:
     prior.require_finite("prior")
 
 
-def _check_classes(prior: Records, classes: Tensor, wanted: list[int], copies: int) -> None:
-    """Refuse other classes, and fewer public pictures of one than all parties need: controls, watching, shadows."""
+def _check_classes(prior: Records, labels: Tensor) -> Tensor:
+    """Your classes; refuse others, and fewer public pictures of one than controls, validation and shadows need."""
+    classes, wanted = torch.unique(labels, return_counts=True)
     there, sizes = torch.unique(prior.labels, return_counts=True)
     if not torch.equal(classes, there):
         raise InputError(
@@ -160,22 +135,15 @@ def _check_classes(prior: Records, classes: Tensor, wanted: list[int], copies: i
             got=str(there.tolist()),
             hint="the adversary knows the classes; give a few public pictures of each",
         )
-    once = prior.labels[: len(prior) // max(1, copies)]
-    if copies < 1 or not torch.equal(prior.labels, once.repeat(copies)):
-        raise InputError(
-            "The public pictures do not match the number of copies.",
-            needs=f"{copies} copies of the same pictures one after the other, as `augment` makes them",
-            got=f"{len(prior)} pictures whose labels do not repeat like that",
-            hint="the same `copies` as in augment(...), or none",
-        )
-    short = [(n // copies, 4 * k) for n, k in zip(sizes.tolist(), wanted, strict=True) if n // copies < 4 * k]
+    short = [(n, 4 * k) for n, k in zip(sizes.tolist(), wanted.tolist(), strict=True) if n < 4 * k]
     if short:
         raise InputError(
             "There are too few public pictures.",
             needs=f"at least {short[0][1]} of a class, four for each of yours (eleven are better)",
             got=f"{short[0][0]}",
-            hint="more public pictures of that class (in Python, or HeadAudit(per_class=1) for heads on one each)",
+            hint="more public pictures of that class",
         )
+    return classes
 
 
 def _embedded(

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.head import outgoing
 from remanence.heads.span import project, span_coefficients
 from remanence.reconstructor.readers import FlatReader, Reader, Tensors
 
@@ -35,8 +34,7 @@ class HiddenReader(FlatReader):
         """Sort the units by their outgoing weights, and add what does not depend on their order."""
         if "summed" in tensors:
             return tensors
-        weight, bias, out = tensors["weight"], tensors["bias"], outgoing(tensors)
-        assert out is not None
+        weight, bias, out = tensors["weight"], tensors["bias"], tensors["out_weight"]
         order = out[:, 0].argsort(1)  # (trials, hidden)
         rows = torch.arange(len(order), device=order.device)[:, None]
         return {
@@ -130,7 +128,7 @@ def estimate_embeddings(
     Training without initial weights on one record per class would give W = Aᵀ X, with coefficients A that depend
     on X. Starting from the classes' usual means, A is computed by training, then X by projected gradient steps on
     ‖Aᵀ X − W‖² (staying above 0 where embeddings do), and again. Where training saturates, A hides the scale of X and
-    the estimate is poor; the reader shows the row itself beside it.
+    the estimate is poor; the reader also has the row itself.
     """
     few = len(weight) if weight.is_cuda else max(1, _CACHE // (4 * weight[0].numel()))
     if len(weight) > few:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import final
@@ -17,7 +18,7 @@ from remanence.core.checks import number, whole
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Weights
-from remanence.heads.head import Head, layer_names, layer_shapes
+from remanence.heads.head import Head, layer_names, layer_sizes
 from remanence.scale.folders import MOST
 from remanence.scale.progress import track
 from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_bytes
@@ -46,7 +47,8 @@ def read_head(weights: HeadWeights, recipe: Head, numbers: int) -> Weights:
             hint='torch.nn.utils.parametrize.remove_parametrizations(head, "weight"), or remove_weight_norm(head); no '
             "recipe trains like that, so the head may be refused as one of another recipe",
         )
-    rows, names = layer_shapes(numbers, recipe.hidden, recipe.outputs), layer_names(recipe.hidden)
+    sizes = pairwise(layer_sizes(numbers, recipe.hidden, recipe.outputs))
+    rows = [shape for inputs, outputs in sizes for shape in ((outputs, inputs), (outputs,))]
     left = list(tensors.values())
     if not recipe.has_bias:  # as good as biases of 0
         kind = next((each for each in left if _is_tensor(each)), torch.zeros(0)).dtype
@@ -79,7 +81,9 @@ def read_head(weights: HeadWeights, recipe: Head, numbers: int) -> Weights:
                 "two_outputs=True for two classes with two outputs)",
             )
         found.insert(0, left.pop(places[-1]).detach())
-    return Weights({name: tensor.unsqueeze(0) for name, tensor in zip(names, found, strict=True)})
+    return Weights(
+        {name: tensor.unsqueeze(0) for name, tensor in zip(layer_names(recipe.hidden), found, strict=True)}
+    )
 
 
 def _is_tensor(value: object) -> bool:

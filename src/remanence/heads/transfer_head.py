@@ -9,20 +9,18 @@ from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, normalize
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from remanence.core.checks import is_number, is_whole, number, one_of, whole
+from remanence.core.checks import is_number, number, one_of, whole
 from remanence.core.exceptions import InputError
 from remanence.core.mechanism import NoisyDescent, Setting
 from remanence.core.priors import EmpiricalPrior
 from remanence.core.records import Records
 from remanence.core.releases import Weights
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.head import ACTIVATIONS, Head, Hidden, answers, hidden_sizes, layer_names
-from remanence.heads.pictures import embedding_of
+from remanence.heads.head import ACTIVATIONS, Head, answers, layer_names, layer_sizes
 from remanence.heads.span import train_dual
 from remanence.reconstructor.readers import Reader, Tensors
-from remanence.training.dpsgd import DPSGD
 from remanence.training.perceptron import INITIALISATIONS, Perceptron, initial_layer
 from remanence.training.sgd import SGD, require_recipe
 
@@ -44,9 +42,8 @@ class Loop:
 
     `options` are further arguments of the optimizer, such as `(("betas", (0.9, 0.99)),)`. `schedule` is what the
     learning rate is multiplied with in each epoch or, if it has one entry for each, in each step. `dropout` is applied
-    to the features before the head, which are divided by their norm if `normalised`. `activation` lies between layers.
-    `max_norm` is what `clip_grad_norm_` clips the gradient of the whole head to. What a loop does beyond that is said
-    by the loop itself: `OwnHead(train, classes)`.
+    to the features before the head. `activation` lies between layers. For anything else, hand in the loop itself:
+    `OwnHead(train, classes)`.
     """
 
     options: tuple[tuple[str, Any], ...] = ()
@@ -54,16 +51,12 @@ class Loop:
     label_smoothing: float = 0.0
     bias: bool = True
     dropout: float = 0.0
-    normalised: bool = False
     activation: str = "relu"
-    max_norm: float | None = None
 
     def __post_init__(self) -> None:
         number("label_smoothing", self.label_smoothing, least=0, most=1)
         number("dropout", self.dropout, least=0, below=1)
         one_of("activation", self.activation, ACTIVATIONS)
-        if self.max_norm is not None:
-            number("max_norm", self.max_norm, above=0)
         if not all(is_number(factor) and factor >= 0 for factor in self.schedule):
             raise InputError(
                 "The schedule cannot be used.",
@@ -93,8 +86,6 @@ def train_loop(head: TransferHead, inputs: Tensor, labels: Tensor, generator: to
             loss = _losses(head, loop, logits, _at(labels, places)).sum()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            if loop.max_norm is not None:
-                _clip(trained, loop.max_norm)
             optimizer.step()
             step += 1
     return Weights(dict(zip(names, (each.detach() for each in tensors), strict=True)))
@@ -102,7 +93,7 @@ def train_loop(head: TransferHead, inputs: Tensor, labels: Tensor, generator: to
 
 def starts(head: TransferHead, trials: int, numbers: int, generator: torch.Generator) -> list[Tensor]:
     """Initial weights and biases, layer by layer; biases of 0 where there are none."""
-    sizes = (numbers, *hidden_sizes(head.hidden), head.outputs)
+    sizes = layer_sizes(numbers, head.hidden, head.outputs)
     found: list[Tensor] = []
     for rows, columns in pairwise(sizes):
         weight, bias = initial_layer(head.initialisation, trials, rows, columns, generator)
@@ -127,15 +118,6 @@ def kept_by_dropout(loop: Loop, places: Tensor, numbers: int, generator: torch.G
     shape, device = (*places.shape, numbers), generator.device
     kept = torch.rand(shape, generator=generator, device=device) >= loop.dropout
     return kept.float() / (1 - loop.dropout)
-
-
-def _clip(tensors: list[Tensor], most: float) -> None:
-    """Every head's own gradient, as `clip_grad_norm_` clips it."""
-    gradients = [each.grad for each in tensors if each.grad is not None]
-    lengths = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
-    factors = (most / (lengths + 1e-6)).clamp(max=1)
-    for gradient in gradients:
-        gradient *= factors.view(-1, *[1] * (gradient.ndim - 1))
 
 
 def _at(values: Tensor, places: Tensor) -> Tensor:
@@ -195,51 +177,16 @@ def _losses(head: TransferHead, loop: Loop, logits: Tensor, wanted: Tensor) -> T
     return each.mean(1) if weights is None else each.sum(1) / weights[wanted].sum(1)
 
 
-_AT_LEAST = 1e-30
 _CPU_BYTES = 2**26
 _GPU_BYTES = 2**32
-_MOST_HIDDEN = 2  # layers of hidden units
 
 
-@final
-@dataclass(frozen=True)
-class Published:
-    """`release_noise` is the deviation of normal noise on every number; `bits` rounds each tensor to 2^bits levels.
-
-    Levels lie between a tensor's largest value and less than that.
-    """
-
-    release_noise: float = 0.0
-    bits: int | None = None
-
-    def __post_init__(self) -> None:
-        number("release_noise", self.release_noise, least=0, hint="Published(release_noise=0.01)")
-        if self.bits is not None:
-            whole("bits", self.bits, hint="Published(bits=8)")
-
-    def of(self, trained: Weights, generator: torch.Generator) -> Weights:
-        """The same numbers with noise on them, or rounded."""
-        shown = dict(trained.tensors)
-        for name, values in shown.items():
-            if self.release_noise:
-                noise = torch.randn(values.shape, generator=generator, device=generator.device).to(values)
-                values = values + self.release_noise * noise
-            if self.bits is not None:
-                largest = values.abs().flatten(1).amax(1).clamp(min=_AT_LEAST)
-                largest = largest.view(-1, *[1] * (values.ndim - 1))
-                step = 2 * largest / (2**self.bits - 1)
-                values = ((values + largest) / step).round() * step - largest
-            shown[name] = values
-        return Weights(shown)
-
-
-@final
 @dataclass(frozen=True)
 class TransferHead(Head):
     """The head of a transfer-learned classifier: what is trained on your few records, and published.
 
     Reads the records' embeddings (`embed` computes them once). The head is one linear layer, or with `hidden` units two
-    layers with a ReLU between; a pair of numbers of units makes three. Two classes get a single logistic output, or
+    layers with a ReLU between. Two classes get a single logistic output, or
     with `two_outputs` a softmax. `task` maps the records' labels to the head's classes where they differ (even and odd
     for digits).
 
@@ -252,8 +199,7 @@ class TransferHead(Head):
     steps of 1 / sample_rate. Linear heads trained by SGD never leave the span of their records and their
     initial weights, so that they are trained in coordinates of that span, exactly (`span.py`).
 
-    `loop` has what a training loop does beyond that: schedules, label smoothing, dropout, no bias. What is `published`
-    may be less than what was trained.
+    `loop` has what a training loop does beyond that: schedules, label smoothing, dropout, no bias.
     """
 
     classes: int
@@ -263,14 +209,13 @@ class TransferHead(Head):
     momentum: float = 0.0
     batch_size: int | None = None
     optimizer: str = "sgd"
-    hidden: Hidden = None
+    hidden: int | None = None
     initialisation: str | float = 0.002
     class_weights: tuple[float, ...] | None = None
     task: tuple[int, ...] | None = None
     noise_multiplier: float | None = None
     max_grad_norm: float = 1.0
     sample_rate: float = 1.0
-    published: Published | None = None
     two_outputs: bool = False
     drop_last: bool = False
     loop: Loop | None = None
@@ -340,10 +285,10 @@ class TransferHead(Head):
         """What a report prints about the training."""
         shown: dict[str, Setting] = {
             name: value if value is None or isinstance(value, str | int | float) else str(value)
-            for part in (self, self.published, self.loop)
+            for part in (self, self.loop)
             if part is not None
             for name, value in vars(part).items()
-            if name not in ("loop", "published")
+            if name != "loop"
         }
         if self.noise_multiplier is None:
             return {k: v for k, v in shown.items() if k not in ("max_grad_norm", "sample_rate")}
@@ -352,7 +297,7 @@ class TransferHead(Head):
     def trials_at_once(self, targets: Records) -> int:
         """Pictures, embeddings, products between them, and weights of all heads at once."""
         records = targets.batch_shape[1]
-        rows = sum(hidden_sizes(self.hidden)) or self.outputs
+        rows = self.hidden or self.outputs
         numbers = self.inputs_of(targets).shape[-1] * (records + 2 * rows)
         numbers += records * targets.flat.shape[-1]
         if self.hidden is None:  # with noise, their inverses in double precision
@@ -360,51 +305,30 @@ class TransferHead(Head):
         return max(1, (_GPU_BYTES if targets.features.is_cuda else _CPU_BYTES) // (4 * numbers))
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
-        """Train one head per trial on that trial's targets (and on known data, where there is some)."""
+        """Train one head per trial on that trial's targets."""
         self.refuse_known(known_data)
-        trained = self._train(targets, generator)
-        return trained if self.published is None else self.published.of(trained, generator)
-
-    def _train(self, targets: Records, generator: torch.Generator) -> Weights:
         inputs, labels = self.inputs_of(targets), self.classes_of(targets)
         if self.loop is not None or self.optimizer not in ("sgd", "adam"):
             return train_loop(self, inputs, labels, generator)
         if self.plain:
             return train_dual(self, inputs, labels, generator)
-        sizes = (inputs.shape[-1], *hidden_sizes(self.hidden), self.outputs)
+        sizes = layer_sizes(inputs.shape[-1], self.hidden, self.outputs)
         network = Perceptron(sizes, "relu", self.initialisation)
-        if self.noise_multiplier is None:
-            inner = SGD(
-                network,
-                self.epochs,
-                self.learning_rate,
-                self.momentum,
-                weight_decay=self.weight_decay,
-                batch_size=self.batch_size,
-                optimizer=self.optimizer,
-                class_weights=self.class_weights,
-                drop_last=self.drop_last,
-            )
-        else:
-            inner = DPSGD(
-                network,
-                self.noise_multiplier,
-                self.steps,
-                self.sample_rate,
-                self.max_grad_norm,
-                self.learning_rate,
-                self.momentum,
-                final_only=True,
-            )
+        inner = SGD(
+            network,
+            self.epochs,
+            self.learning_rate,
+            self.momentum,
+            weight_decay=self.weight_decay,
+            batch_size=self.batch_size,
+            optimizer=self.optimizer,
+            class_weights=self.class_weights,
+            drop_last=self.drop_last,
+        )
         flat = inner.release(None, Records(inputs, labels), generator)["parameters"]
         names = layer_names(self.hidden)
         layers = [tensor for layer in network.layers(flat) for tensor in layer]
         return Weights(dict(zip(names, layers, strict=True)))
-
-    def inputs_of(self, records: Records) -> Tensor:
-        """What the head reads of each record."""
-        numbers = embedding_of(records)
-        return normalize(numbers, dim=-1) if self.loop is not None and self.loop.normalised else numbers
 
 
 def check_recipe(head: TransferHead) -> None:
@@ -412,9 +336,8 @@ def check_recipe(head: TransferHead) -> None:
     require_recipe(head, tuple(OPTIMIZERS))
     weights, task = head.class_weights, head.task
     whole("classes", head.classes, least=2)
-    if not _has_layers(head.hidden):
-        needs = "at least 1, a pair of such numbers for three layers, or None"
-        raise InputError("hidden cannot be used.", needs=needs, got=repr(head.hidden), hint="hidden=64")
+    if head.hidden is not None:
+        whole("hidden", head.hidden, hint="hidden=64, or None for one linear layer")
     if isinstance(head.initialisation, str):
         one_of("initialisation", head.initialisation, INITIALISATIONS)
     else:
@@ -434,18 +357,12 @@ def check_recipe(head: TransferHead) -> None:
     if head.noise_multiplier is None:
         return
     number("noise_multiplier", head.noise_multiplier, least=0)
-    decayed = head.hidden is not None and head.weight_decay > 0
-    if head.optimizer != "sgd" or head.loop or head.batch_size is not None or weights is not None or decayed:
+    if not head.plain or head.batch_size is not None or weights is not None:
         raise InputError(
             "This head cannot be trained by DP-SGD.",
-            needs="optimizer 'sgd', no class weights, no weight decay on two layers, no loop of its own, "
-            "and batches drawn at `sample_rate`",
-            got=f"optimizer {head.optimizer!r}, batch_size {head.batch_size}, hidden {head.hidden}, "
-            f"weight_decay {head.weight_decay}, class_weights {weights}",
+            needs="one linear layer, optimizer 'sgd', no class weights, no loop of its own, and batches drawn at "
+            "`sample_rate`",
+            got=f"hidden {head.hidden}, optimizer {head.optimizer!r}, batch_size {head.batch_size}, "
+            f"class_weights {weights}",
             hint="TransferHead(..., noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5)",
         )
-
-
-def _has_layers(hidden: object) -> bool:
-    units = hidden if isinstance(hidden, tuple) else (hidden,)
-    return hidden is None or (0 < len(units) <= _MOST_HIDDEN and all(is_whole(each, 1) for each in units))

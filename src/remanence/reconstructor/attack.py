@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
@@ -19,7 +18,6 @@ from remanence.core.attack import Attack, Reconstruction
 from remanence.core.catalogue import AttackInfo
 from remanence.core.checks import number, one_of, whole
 from remanence.core.distances import public_errors
-from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Knowledge
 from remanence.core.priors import EmpiricalPrior
 from remanence.core.records import Records
@@ -60,8 +58,7 @@ class Reconstructor(Attack[Release]):
     the true positive rate at a false positive rate of 1 %, so that an uncertain reconstruction
     does not resemble every record. None means 0.1 for one record of each class; 0 for several, because fewer would
     come within a loose threshold, which the verdict counts; and 0 for augmented copies, which are not strangers.
-    `perceptual` is a network whose features should agree too. With a `checkpoint` file, or in a run folder, learning
-    resumes after an interruption. `watch` is called with step, error and rate.
+    In a run folder, learning resumes after an interruption. `watch` is called with step, error and rate.
     """
 
     mode: str = "strong"
@@ -70,10 +67,8 @@ class Reconstructor(Attack[Release]):
     width: int = 0  # 0: chosen from the size of the record
     shadows: int | None = None
     learning_rate: float | None = None
-    perceptual: nn.Module | None = None
     conditional: bool = True
     separation: float | None = None
-    checkpoint: Path | None = field(default=None, compare=False)
     watch: Callable[[int, float, float], None] | None = field(default=None, compare=False)
     info: ClassVar[AttackInfo] = AttackInfo(
         "reconstructor",
@@ -93,15 +88,6 @@ class Reconstructor(Attack[Release]):
             number("learning_rate", self.learning_rate, above=0)
         if self.separation is not None:
             number("separation", self.separation, least=0)
-        if self.checkpoint is not None:
-            object.__setattr__(self, "checkpoint", Path(self.checkpoint))  # a string is accepted
-            if not self.checkpoint.parent.is_dir():
-                raise InputError(
-                    "The checkpoint cannot be written.",
-                    needs="a file in a folder that exists",
-                    got=str(self.checkpoint),
-                    hint=f"mkdir -p {self.checkpoint.parent}",
-                )
 
     def check(self, knowledge: Knowledge) -> None:
         """Require releases of a fixed shape, and records to train shadows on."""
@@ -137,20 +123,21 @@ class Reconstructor(Attack[Release]):
         self.check(knowledge)
         ours, aside = split(knowledge) if held_out is None else (knowledge, knowledge)
         farm, stored, belongs_to = ShadowFarm(ours, generator), shadows, ""
-        if self.checkpoint is not None or run.journal is not None:  # a hash of all records takes a while
-            belongs_to = self._fingerprint(ours, generator, shadows)
-        if stored is None and not self._streams(knowledge):
+        if run.journal is not None:  # a hash of all records takes a while
+            belongs_to = self._fingerprint(ours, generator)
+        mechanism, prior = ours.mechanism, ours.prior
+        streams = isinstance(mechanism, Readable) and mechanism.streams and self.shadows is None
+        if stored is None and not streams:
             farm.announce(self.shadows or _STORED)
             stored = farm.stored(self.shadows or _STORED, run)
-        trial = held_out or HeldOut.of(aside, generator, self._asked(knowledge))
-        start, mechanism, prior = None, ours.mechanism, ours.prior
-        wanted = self.mode == "strong" and self.conditional
-        if wanted and isinstance(prior, StratifiedPrior) and isinstance(mechanism, Readable):
+        asked = knowledge.prior if self.conditional and isinstance(knowledge.prior, StratifiedPrior) else None
+        trial = held_out or HeldOut.of(aside, generator, 1 if asked is None else len(asked.classes))
+        start, strong = None, asked is not None and self.mode == "strong"
+        if strong and isinstance(prior, StratifiedPrior) and isinstance(mechanism, Readable):
             blocks = farm.blocks(_FIRST) if stored is None else [stored]
             start = mechanism.first_drawing(prior, blocks, Shadows(trial.tensors, trial.targets))
-        keep = {"fingerprint": belongs_to, "checkpoint": self.checkpoint or run.checkpoint(belongs_to)}
+        keep = {"fingerprint": belongs_to, "checkpoint": run.checkpoint(belongs_to)}
         network = self._learn(farm, stored, trial, start, keep)
-        asked = knowledge.prior if self.conditional and isinstance(knowledge.prior, StratifiedPrior) else None
 
         def reconstruct(release: Release) -> Reconstruction:
             drawn = network.draw(network.prepare(release.tensors))
@@ -164,17 +151,6 @@ class Reconstructor(Attack[Release]):
             return Reconstruction(records, diagnostics={"class": labels.clone(), "public_error": public})
 
         return reconstruct
-
-    def _asked(self, knowledge: Knowledge) -> int:
-        """How many records are reconstructed from one release."""
-        if self.conditional and isinstance(knowledge.prior, StratifiedPrior):
-            return len(knowledge.prior.classes)
-        return 1
-
-    def _streams(self, knowledge: Knowledge) -> bool:
-        """Whether shadows are streamed, because they train faster than a network learns, or trained once and kept."""
-        mechanism = knowledge.mechanism
-        return isinstance(mechanism, Readable) and mechanism.streams and self.shadows is None
 
     def _learn(
         self,
@@ -192,10 +168,13 @@ class Reconstructor(Attack[Release]):
                 torch.manual_seed(seed)
                 return build_network(self, farm.knowledge, sample, start).to(generator.device)
 
-        network = built(start if self._alone(farm.knowledge) else None)
+        prior = farm.knowledge.prior
+        # The mean of several records of a class is a bad start: a network does better without it.
+        alone = isinstance(prior, StratifiedPrior) and prior.places.shape[1] == 1
+        network = built(start if alone else None)
         stream = batches(farm, stored, self.batch, network.prepare)
         prepared = network.prepare(trial.tensors)
-        separation = self._separation(farm.knowledge, network)
+        separation = self._separation(prior, network)
         unit = network.decoder.unit  # makes errors dimensionless, for the sum with a rate and the softmin
 
         def draw() -> list[Tensor]:
@@ -212,9 +191,9 @@ class Reconstructor(Attack[Release]):
             asked, (features, *values) = (None, batch) if network.places is None else (batch[0], batch[1:])
             drawn = model(dict(zip(prepared, values, strict=True)), asked)
             if asked is None:
-                return self._loss(drawn, features)
+                return softmin_loss(drawn, features)
             own = network.candidates(features, asked)
-            aim = self._loss(drawn, own, unit)
+            aim = softmin_loss(drawn / unit, own / unit)
             if not separation or len(own) <= _STRANGERS:
                 return aim
             others = [network.candidates(features, asked, k + 1) for k in range(_STRANGERS)]
@@ -227,7 +206,6 @@ class Reconstructor(Attack[Release]):
             scheduled=self.mode == "strong",
             **keep,
             from_start=network.start is not None,
-            capture=self.perceptual is None,  # a user's network may synchronise with the device
         )
 
         def worth(error: float, rate: float) -> float:  # as in the loss, a higher rate may cost some error
@@ -246,32 +224,17 @@ class Reconstructor(Attack[Release]):
         read = worth(*trial.quality(reading, reading.prepare(trial.tensors)))
         return reading if read > worth(*trial.quality(learnt, prepared)) else learnt
 
-    def _alone(self, knowledge: Knowledge) -> bool:
-        """Whether each class has one record. The mean of several is a bad start: a network does better without it."""
-        return isinstance(knowledge.prior, StratifiedPrior) and knowledge.prior.places.shape[1] == 1
-
-    def _separation(self, knowledge: Knowledge, network: ReconstructorNetwork) -> float:
+    def _separation(self, prior: object, network: ReconstructorNetwork) -> float:
         """The weight of the second objective for this network."""
-        prior = knowledge.prior
         if self.mode == "paper" or network.places is None or not isinstance(prior, StratifiedPrior):
             return 0.0
         if self.separation is None:  # another copy of the target would count as a stranger
             return 0.1 if network.places.shape[1] == 1 and prior.copies == 1 else 0.0
         return self.separation
 
-    def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator, shadows: Shadows | None) -> str:
+    def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator) -> str:
         """The key of a checkpoint: reconstructor, training, records, random draws, device type and code."""
-        given = None if shadows is None else (dict(shadows.tensors), shadows.targets)
-        return fingerprint(self, knowledge, generator, generator.device.type, given, versions())
-
-    def _loss(self, drawn: Tensor, candidates: Tensor, unit: float = 1.0) -> Tensor:
-        loss = softmin_loss(drawn / unit, candidates / unit)
-        if self.perceptual is None:
-            return loss
-        closest = (drawn.unsqueeze(1) - candidates).flatten(2).square().mean(2).argmin(1)
-        target = candidates[torch.arange(len(drawn), device=drawn.device), closest]
-        seen, wanted = self.perceptual(drawn), self.perceptual(target)
-        return loss + (seen - wanted).square().mean() / wanted.square().mean().clamp(min=1e-8)
+        return fingerprint(self, knowledge, generator, generator.device.type, versions())
 
 
 def build_network(

@@ -3,8 +3,9 @@
 import pytest
 
 from conftest import pictures
-from remanence import InputError, Records, TransferHead, private_recipe
+from remanence import InputError, Records, TransferHead
 from remanence.bounds.calibration import noise_for_epsilon
+from remanence_papers.private_recipe import private_recipe
 
 POOL, TEST = pictures(300), pictures(150, seed=3)
 RECIPE = TransferHead(3, 20, 0.05)

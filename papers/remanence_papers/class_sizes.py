@@ -37,7 +37,7 @@ def infer_class_sizes(
             "The class sizes cannot be read off this head.",
             needs=f"one linear layer with a row for each of the labels 0 to {head.classes - 1}",
             got=f"hidden {head.hidden}, task {head.task}, {head.classes} classes, labels {found_labels}",
-            hint="audit_head(..., sizes_known=True)",
+            hint="a head of one linear layer, and pictures of each of its classes",
         )
     sizes = torch.randint(1, largest + 1, (_DESIGNS, classes), generator=generator, device=generator.device)
     sizes[::2] = sizes[::2, :1]  # every other design is balanced, as most sets are
