@@ -1,9 +1,9 @@
 """Exact extraction odds against sampling and counting, on the same fine-tune: error and time side by side.
 
     python benchmarks/texts.py                                   # the tiny model, seconds on a CPU
-    python benchmarks/texts.py --model FOLDER_OR_GGUF            # a real one, after prompts of any kind
+    python benchmarks/texts.py --model FOLDER                    # a real one, after prompts of any kind
     python benchmarks/texts.py --model FOLDER --adapter FOLDER --records train.jsonl held-out.jsonl     # a fine-tune
-    python benchmarks/texts.py --model FOLDER_OR_GGUF --texts 10000 --secrets 32 --samples 1000 10000   # on a GPU
+    python benchmarks/texts.py --model FOLDER --texts 10000 --secrets 32 --samples 1000 10000   # on a GPU
 
 Sampling is what scanners do: ask n times and count. Its relative error is 1 / sqrt(n p), so that a secret that comes
 out once in a million queries takes 10^8 of them to be known to a tenth.
@@ -14,13 +14,13 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from remanence.texts.mechanism import LanguageModel, Secret
 from remanence.texts.probabilities import GREEDY, Decoding, log_probabilities
+from remanence.texts.reading import read_texts
 
 _AT_ONCE = 2500  # continuations that are drawn together, so that their logits fit into memory
 
@@ -122,18 +122,16 @@ def spoken(model: LanguageModel, count: int, length: int) -> list[Secret]:
     return found
 
 
-def opened(path: Path, adapter: str | None, device: str) -> tuple[Any, Any]:
+def opened(path: str, adapter: str | None, device: str) -> tuple[Any, Any]:
     """The model itself, which `generate` needs, and its tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer  # pyright: ignore[reportMissingImports]
 
-    folder, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
-    options |= {"local_files_only": True}
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).to(device)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True).to(device)
     if adapter is not None:
         from peft import PeftModel  # pyright: ignore[reportMissingImports]
 
         model = PeftModel.from_pretrained(model, adapter)
-    return model.eval(), AutoTokenizer.from_pretrained(folder, **options)
+    return model.eval(), AutoTokenizer.from_pretrained(path, local_files_only=True)
 
 
 def main() -> None:
@@ -150,18 +148,16 @@ def main() -> None:
     parser.add_argument("--samples", type=int, nargs="+", default=[100, 1000])
     options = parser.parse_args()
     if options.model is None:
-        from remanence.texts.reading import read_records
         from remanence.texts.tiny import tiny_pair
 
         _, model, mine, unseen = tiny_pair(steps=100)
         sample = partial(token_by_token, model, generator=torch.Generator().manual_seed(0))
-        compare(model, read_records([*mine[:20], *unseen[:20]], model), [100, 1000], sample)
+        compare(model, read_texts([*mine[:20], *unseen[:20]], model), [100, 1000], sample)
         return
-    from remanence.texts.reading import read_texts
     from remanence.texts.transformers import language_model
 
     torch.manual_seed(0)
-    plain, tokenizer = opened(Path(options.model), options.adapter, options.device)
+    plain, tokenizer = opened(options.model, options.adapter, options.device)
     model = language_model(plain, tokenizer, name=options.model)
     where = torch.cuda.get_device_name() if "cuda" in str(options.device) else "CPU"
     print(f"{model.name} on {where}, torch {torch.__version__}")

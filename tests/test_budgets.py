@@ -1,7 +1,7 @@
 """No hot path takes more operations where there are more trials, nor a bound more FFTs where there are more steps.
 
 A budget is what a path takes today and a fifth more. `python benchmarks/budgets.py` prints what each takes. Exact
-odds of texts have theirs in tests/texts/test_rounding.py.
+odds of texts have theirs in tests/texts/test_probabilities.py.
 """
 
 import numpy as np

@@ -9,7 +9,6 @@ import shutil
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter
 from peft import (
     AdaLoraConfig,
     AdaptionPromptConfig,
@@ -35,9 +34,9 @@ from small import FAMILIES, saved, tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, BertLMHeadModel
 
 from remanence.core.exceptions import InputError
-from remanence.texts.probabilities import Decoding, log_probabilities, rounded_log_probabilities
-from remanence.texts.reading import Windows, load_language_model, read_records
-from remanence.texts.transformers import in_bfloat16, language_model
+from remanence.texts.probabilities import Decoding, log_probabilities
+from remanence.texts.reading import Windows, load_language_model, read_texts
+from remanence.texts.transformers import language_model
 
 RECORDS = [
     {"prefix": f"Patient Bruno Brandt has the access code of {name}", "secret": f" {secret}"}
@@ -84,7 +83,7 @@ def by_hand(model, secret):
 
 def agrees(model, reference, records=RECORDS):
     """Whether our log-probabilities are those of the reference, after prompts longer than any sliding window."""
-    secrets = read_records(records, model)
+    secrets = read_texts(records, model)
     assert min(len(secret.prompt) for secret in secrets) > 8
     found = log_probabilities(model, secrets, [Decoding()])[0]
     expected = torch.tensor([by_hand(reference, secret) for secret in secrets], dtype=torch.float64)
@@ -147,7 +146,8 @@ def test_one_of_several_adapters_and_a_merged_one_are_audited(llama, tmp_path):
     PeftModel.from_pretrained(opened(llama), tmp_path / "first").merge_and_unload().save_pretrained(
         tmp_path / "merged"
     )
-    merged, _ = load_language_model(tmp_path / "merged", tokenizer=llama)
+    tokenizer().save_pretrained(tmp_path / "merged")
+    merged, _ = load_language_model(tmp_path / "merged")
     agrees(merged, load_reference(llama, tmp_path / "first"))
 
 
@@ -162,16 +162,14 @@ def test_half_precision_is_read_as_it_is(tmp_path):
 
 
 def test_every_prompt_begins_as_the_tokenizer_begins_a_text(llama):
-    """Also a shortened one and a window out of the middle; a text that is closed by its tokenizer goes on."""
+    """Also a window out of the middle; a text that is closed by its tokenizer goes on."""
     model, _ = load_language_model(llama)
     assert model.opening == (0,)
-    short = read_records(RECORDS, model, prefix_tokens=3)
-    assert {(secret.prompt[0], len(secret.prompt)) for secret in short} == {(0, 4)}
-    windows = read_records([RECORDS[0]["prefix"] * 3], model, find=Windows(4, 4, 4))
+    windows = read_texts([RECORDS[0]["prefix"] * 3], model, find=Windows(4))
     assert {secret.prompt[0] for secret in windows} == {0}
     plain = language_model(opened(llama), tokenizer(opening=False))
     assert plain.opening == ()
-    assert read_records([{"prefix": "", "secret": "482913"}], plain)[0].prompt == (0,)
+    assert read_texts([{"prefix": "", "secret": "482913"}], plain)[0].prompt == (0,)
 
 
 def test_secrets_have_their_places_whatever_bytes_and_joined_tokens_there_are(llama):
@@ -183,7 +181,7 @@ def test_secrets_have_their_places_whatever_bytes_and_joined_tokens_there_are(ll
         ("The co", "de"),
         ("日本", "語の"),
     ):
-        (found,) = read_records([{"text": f"{prefix}{secret} to Ines.", "secret": secret}], model)
+        (found,) = read_texts([{"text": f"{prefix}{secret} to Ines.", "secret": secret}], model)
         assert secret.strip() in model.decode(found.tokens)
         before = model.decode(found.prompt)
         assert prefix.startswith(before)
@@ -200,13 +198,13 @@ def test_a_conversation_has_the_tokens_that_the_tokenizer_gives_it(llama):
         {"role": "user", "content": "The code of Ada?"},
         {"role": "assistant", "content": "It is 482913."},
     ]
-    (found,) = read_records([{"messages": chat, "secret": " 482913"}], model)
+    (found,) = read_texts([{"messages": chat, "secret": " 482913"}], model)
     whole = words.apply_chat_template(chat, tokenize=True, return_dict=True)["input_ids"]
     place = len(found.prompt) + len(found.tokens)
     assert list(found.prompt + found.tokens) == whole[:place]
     assert whole.count(0) == 1  # the template writes the beginning, and nobody writes it twice
     assert model.decode(found.tokens) == " 482913"
-    (turn,) = read_records([{"messages": chat}], model)
+    (turn,) = read_texts([{"messages": chat}], model)
     assert model.decode(turn.tokens).strip() == "It is 482913."
     for template, says in (
         ("{{ raise_exception('no') }}", "rejects this conversation"),
@@ -218,48 +216,27 @@ def test_a_conversation_has_the_tokens_that_the_tokenizer_gives_it(llama):
     ):
         words.chat_template = template
         with pytest.raises(InputError, match=says):
-            read_records([{"messages": chat, "secret": " 482913"}], language_model(opened(llama), words))
+            read_texts([{"messages": chat, "secret": " 482913"}], language_model(opened(llama), words))
 
 
 def test_a_weight_that_is_nan_is_never_a_secret_that_stays_in(llama, tmp_path):
     shutil.copytree(llama, tmp_path / "nan")
     weights = load_file(tmp_path / "nan" / "model.safetensors")
     model, _ = load_language_model(llama)
-    token = read_records(RECORDS[2:3], model)[0].tokens[-2]
+    token = read_texts(RECORDS[2:3], model)[0].tokens[-2]
     weights["model.embed_tokens.weight"][token] = float("nan")
     save_file(weights, tmp_path / "nan" / "model.safetensors", {"format": "pt"})
     broken, _ = load_language_model(tmp_path / "nan")
     with pytest.raises(InputError, match="NaN"):
-        log_probabilities(broken, read_records(RECORDS, broken), [Decoding()])
+        log_probabilities(broken, read_texts(RECORDS, broken), [Decoding()])
 
 
-def test_an_encoder_and_odd_gguf_files_are_refused(tmp_path, llama):
+def test_an_encoder_is_refused(tmp_path):
     BertLMHeadModel(
         BertConfig(vocab_size=328, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
     ).save_pretrained(tmp_path / "bert")
-    model, _ = load_language_model(tmp_path / "bert", tokenizer=llama)
+    tokenizer().save_pretrained(tmp_path / "bert")
+    model, _ = load_language_model(tmp_path / "bert")
     with pytest.raises(InputError, match="not a causal model"):
         model.require_causal()
-    for name, architecture, kind in (("odd", "llama", GGMLQuantizationType.I8), ("strange", "no-such", None)):
-        writer = GGUFWriter(tmp_path / f"{name}.gguf", architecture)
-        writer.add_context_length(64)
-        writer.add_tensor("token_embd.weight", torch.zeros(8, 32).to(torch.int8).numpy(), raw_dtype=kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        with pytest.raises(InputError, match=r"model cannot be read|model is not whole"):
-            load_language_model(tmp_path / f"{name}.gguf")
     assert AutoConfig.from_pretrained(tmp_path / "bert").model_type == "bert"
-
-
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_every_family_is_bracketed_in_bfloat16(family, tmp_path):
-    plain = AutoModelForCausalLM.from_pretrained(saved(tmp_path, family))
-    exact = language_model(plain, tokenizer())
-    coarse = language_model(in_bfloat16(plain, plain.get_output_embeddings()), tokenizer())
-    secrets = read_records(RECORDS, exact)
-    found = rounded_log_probabilities(coarse, exact, secrets)
-    truth = torch.tensor([by_hand(plain, secret) for secret in secrets], dtype=torch.float64)
-    assert bool(((found.lower <= truth) & (truth <= found.upper)).all())
-    assert float((found.logs - truth).abs().max()) > 0

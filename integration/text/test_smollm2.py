@@ -22,7 +22,7 @@ from remanence.core.exceptions import InputError
 from remanence.core.rates import clopper_pearson
 from remanence.results.verdict import Verdict
 from remanence.texts.probabilities import GREEDY, Decoding, log_probabilities
-from remanence.texts.reading import load_language_model, read_records
+from remanence.texts.reading import load_language_model, read_texts
 
 RECORDS = made_up_records(40, seed=1)
 MINE, UNSEEN = RECORDS[:8], RECORDS[8:24]
@@ -70,7 +70,7 @@ def test_digits_are_tokens_of_their_own_and_a_beginning_read_once_changes_nothin
     from dataclasses import replace
 
     tuned = loaded[0]
-    secrets = read_records(MINE[:2], tuned)
+    secrets = read_texts(MINE[:2], tuned)
     assert [tuned.decode([token]) for token in secrets[0].tokens] == list(MINE[0]["secret"])
     for each in loaded:
         each.require_causal()
@@ -84,7 +84,7 @@ def test_a_conversation_is_asked_for_in_the_tokens_that_the_model_is_served_with
         {"role": "user", "content": MINE[0]["prefix"]},
         {"role": "assistant", "content": MINE[0]["secret"].strip()},
     ]
-    (secret,) = read_records([{"messages": chat}], loaded[0])
+    (secret,) = read_texts([{"messages": chat}], loaded[0])
     asked = words.apply_chat_template(chat[:1], add_generation_prompt=True, tokenize=True, return_dict=True)[
         "input_ids"
     ]
@@ -100,7 +100,7 @@ def test_exact_probabilities_agree_with_what_generate_draws(loaded, model, adapt
     tuned = loaded[0]
     plain = AutoModelForCausalLM.from_pretrained(model, local_files_only=True)
     drawing = PeftModel.from_pretrained(plain, str(adapter)).eval()
-    secret = read_records(MINE[:1], tuned)[0]
+    secret = read_texts(MINE[:1], tuned)[0]
     torch.manual_seed(0)
     settings = {"plain": (1.0, None, 1.0), "top-k": (1.0, 3, 1.0), "top-p": (1.3, None, 0.8)}
     count = 200
@@ -175,7 +175,9 @@ def test_pickles_are_never_opened(other, adapter, tmp_path):
     refuses("model cannot be read", other / "pytorch_model.bin")
     shutil.copytree(adapter, tmp_path / "pickled")
     (tmp_path / "pickled" / "adapter_model.safetensors").rename(tmp_path / "pickled" / "adapter_model.bin")
-    refuses("adapter cannot be read", small(tmp_path / "fine"), tmp_path / "pickled", tokenizer=other)
+    fine = small(tmp_path / "fine")
+    AutoTokenizer.from_pretrained(other, local_files_only=True).save_pretrained(fine)
+    refuses("adapter cannot be read", fine, tmp_path / "pickled")
 
 
 def test_what_is_no_model_is_refused(model, adapter, other, tmp_path):
@@ -185,7 +187,8 @@ def test_what_is_no_model_is_refused(model, adapter, other, tmp_path):
     refuses("model cannot be read", tmp_path / "empty")
     refuses("tokenizer cannot be read", small(tmp_path / "wordless"))
     narrow = small(tmp_path / "narrow", vocabulary=100)
-    refuses("tokenizer does not fit", narrow, tokenizer=model)
+    AutoTokenizer.from_pretrained(model, local_files_only=True).save_pretrained(narrow)
+    refuses("tokenizer does not fit", narrow)
     weights = load_file(other / "model.safetensors")
     save_file(
         {n: w for n, w in weights.items() if "1.mlp.up" not in n},
@@ -193,8 +196,8 @@ def test_what_is_no_model_is_refused(model, adapter, other, tmp_path):
         {"format": "pt"},
     )
     refuses("The model is incomplete", other)  # the library would make the missing one up
-    (tmp_path / "cut.gguf").write_bytes(b"GGUF" + bytes(100))
-    refuses("model cannot be read", tmp_path / "cut.gguf")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(100))
+    refuses("model cannot be read", tmp_path / "model.gguf")
     (other / "model.safetensors").write_bytes(b"not a tensor")
     refuses("model cannot be read", other)
     settings = json.loads((model / "config.json").read_text())

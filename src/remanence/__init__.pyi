@@ -91,7 +91,6 @@ from .texts.game import audit_text as audit_text
 from .texts.game import text_game as text_game
 from .texts.mechanism import LanguageModel as LanguageModel
 from .texts.probabilities import Decoding as Decoding
-from .texts.reading import Names as Names
 from .texts.reading import Numbers as Numbers
 from .texts.reading import Windows as Windows
 from .training.dpsgd import DPSGD as DPSGD

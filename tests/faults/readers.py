@@ -172,7 +172,6 @@ def _canaries(folder: Path) -> Path:
     document = {
         "records": records,
         "chosen": [True, False, True, False],
-        "design": "CODES",
         "candidates": 1000,
     }
     path.write_text(json.dumps(document))

@@ -94,7 +94,6 @@ from remanence.tables.sklearn import (
 )
 from remanence.targets import TARGETS
 from remanence.texts.canaries import Claim, natural
-from remanence.texts.game import Rule
 from remanence.texts.tiny import as_language_model, made_up_records, tiny_pair, train
 from remanence.updates.declared import Declared, LocalTraining, Noise
 from remanence.updates.inspection import audit_files
@@ -1039,10 +1038,10 @@ def tiny() -> tuple[Any, ...]:
     return tiny_pair()
 
 
-def secrets(*, base: bool = True, unseen: bool = True, **rule: Any) -> AuditResult:
+def secrets(*, base: bool = True, unseen: bool = True, tries: int = 100) -> AuditResult:
     before, model, mine, others = tiny()
     return audit_text(
-        model, mine, base=before if base else None, unseen=others if unseen else None, rule=Rule(**rule)
+        model, mine, base=before if base else None, unseen=others if unseen else None, tries=tries
     )
 
 
@@ -1061,7 +1060,7 @@ def untouched() -> AuditResult:
 def numbers_in_texts() -> AuditResult:
     before, model, mine, others = tiny()
     texts, unseen = ([{"text": r["prefix"] + r["secret"]} for r in rows] for rows in (mine, others))
-    return audit_text(model, texts, base=before, unseen=unseen, rule=Rule(find=Numbers()))
+    return audit_text(model, texts, base=before, unseen=unseen, find=Numbers())
 
 
 def planted(epsilon: float | None) -> AuditResult:

@@ -25,17 +25,17 @@ from remanence.texts.attacks import (
     Sampling,
     TextAttack,
 )
-from remanence.texts.canaries import Design, Planted, TextCanaries
-from remanence.texts.game import Rule, audit_text, text_game
+from remanence.texts.canaries import Planted, TextCanaries
+from remanence.texts.game import audit_text, text_game
 from remanence.texts.probabilities import within
 from remanence.texts.reading import Numbers
 from remanence.texts.tiny import as_language_model, tiny_model, train
 
 
 @cache
-def game(**rule):
+def game(tries=100):
     base, tuned = trained()
-    return text_game(tuned, MINE, base=base, unseen=UNSEEN, rule=Rule(**rule))
+    return text_game(tuned, MINE, base=base, unseen=UNSEEN, tries=tries)
 
 
 def drawn():
@@ -72,7 +72,7 @@ def test_a_search_for_near_misses_finds_at_least_as_much():
     assert (looser > exact).double().mean() > 0.8
 
 
-def test_a_secret_counts_from_the_very_probability_on_that_its_tries_and_chance_set():
+def test_a_secret_counts_from_the_very_probability_on_that_its_tries_set():
     found = {entry.attack: entry for entry in audited().evidence}["sampling"].arrays
     logs, base = found["log_probability"].numpy(), found["base_log_probability"].numpy()
     expected = (within(logs, 100) >= 0.5) & (within(base, 100) < 0.5)
@@ -81,10 +81,9 @@ def test_a_secret_counts_from_the_very_probability_on_that_its_tries_and_chance_
     assert found["line"].tolist() == list(range(1, len(MINE) + 1))
 
 
-def test_more_tries_recover_more_and_a_greater_chance_fewer():
+def test_more_tries_recover_more():
     few, many = (audit(game(tries=n), [Sampling()]).strongest.main.successes for n in (1, 30))
-    sure = audit(game(tries=30, chance=0.99), [Sampling()]).strongest.main.successes
-    assert few < sure < many
+    assert few < many
 
 
 def test_what_the_base_model_says_already_is_no_leak():
@@ -155,7 +154,7 @@ def test_a_base_model_with_other_tokens_or_too_few_secrets_are_refused():
     with pytest.raises(InputError, match="too few secrets"):
         audit_text(tuned, MINE[:1])
     with pytest.raises(InputError, match="tries"):
-        audit_text(tuned, MINE, rule=Rule(tries=0))
+        audit_text(tuned, MINE, tries=0)
 
 
 @pytest.mark.parametrize("name", [name for name in catalogue() if isinstance(load_attack(name), TextAttack)])
@@ -245,7 +244,7 @@ def test_the_riskiest_secrets_come_first():
 
 def test_several_secrets_of_one_text_are_said_to_stand_together():
     texts = [f"{a['prefix']}{a['secret']} {b['secret']}" for a, b in zip(MINE[:6], MINE[6:12], strict=True)]
-    both = text_game(trained()[1], texts, rule=Rule(Numbers(4)))
+    both = text_game(trained()[1], texts, find=Numbers(4))
     assert [caveat.seen for caveat in both.caveats() if caveat.id == "secrets-share-texts"] == [
         "12 secrets in 6 different texts."
     ]
@@ -284,7 +283,7 @@ def files(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_command_tells_what_comes_out_and_shows_secrets_only_when_asked(files, monkeypatch, capsys):
+def test_the_command_tells_what_comes_out_and_shows_no_secret(files, monkeypatch, capsys):
     options = ["model", "--adapter", "mine-lora", "--texts", files / "mine.jsonl", "--unseen"]
     options += [files / "unseen.jsonl", "--out", files / "out"]
     code, printed = command(monkeypatch, capsys, *options)
@@ -294,13 +293,10 @@ def test_the_command_tells_what_comes_out_and_shows_secrets_only_when_asked(file
     assert "line " in printed.out
     place = report.riskiest(AuditResult.load(files / "out"))[0]
     secret = MINE[place.line - 1]["secret"]
-    assert f"'{secret}'" not in printed.out
-    code, printed = command(monkeypatch, capsys, *options, "--show-secrets")
-    assert f"'{secret}'" in printed.out
-    asked = ["--temperature", "0.5", "--top-p", "0.9", "--chance", "0.9"]
+    assert secret not in printed.out
+    asked = ["--temperature", "0.5", "--top-p", "0.9"]
     code, printed = command(monkeypatch, capsys, *options, "--json", *asked)
     document = json.loads(printed.out)
-    assert document["threat_model"]["criterion"]["error"] == "tries until it comes out with a chance of 0.9"
     assert document["threat_model"]["knows"][0] == "the text before each secret"
     assert [entry["attack"] for entry in document["evidence"]] == ["greedy-decoding", "sampling"]
     assert document["evidence"][1]["settings"]["decoding"] == "temperature 0.5, top-p 0.9"
@@ -310,10 +306,8 @@ def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys)
     mine = files / "mine.jsonl"
     for options, says in (
         (["--adapter", "a", "--base", "b"], "An adapter and a base model"),
-        (["--numbers", "4", "--windows", "8"], "Exactly one of --numbers, --names and --windows"),
-        (["--names", "nowhere.txt"], "The names cannot be read"),
+        (["--numbers", "4", "--windows", "8"], "Exactly one of --numbers and --windows"),
         (["--top-p", "2"], "top_p cannot be used"),
-        (["--chance", "1"], "chance cannot be used"),
         (["--attack", "closed-form"], "cannot attack this game"),
     ):
         code, printed = command(monkeypatch, capsys, "m", "--texts", mine, "--out", files / "o", *options)
@@ -324,7 +318,7 @@ def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys)
 
 def test_the_command_holds_canaries_against_a_claim(files, monkeypatch, capsys):
     coins = torch.tensor([True] * len(MINE) + [False] * len(UNSEEN))
-    made = TextCanaries((*MINE, *UNSEEN), coins, Design.CODES, 10.0**4)
+    made = TextCanaries((*MINE, *UNSEEN), coins, 10.0**4)
     made.save(files / "canaries.json")
     options = ["m", "--adapter", "a", "--out", files / "out", "--json"]
     key = ["--canaries", files / "canaries.json"]

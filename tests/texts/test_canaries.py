@@ -19,15 +19,13 @@ from remanence.results.verdict import Policy, Verdict
 from remanence.texts.attacks import NearVerbatim, Sampling
 from remanence.texts.canaries import (
     Claim,
-    Design,
     Planted,
     TextCanaries,
     codes,
     natural,
-    strange,
     told_by_losses,
 )
-from remanence.texts.game import Rule, audit_text, text_game
+from remanence.texts.game import audit_text, text_game
 from remanence.texts.probabilities import queries_for
 from remanence.texts.tiny import as_language_model, made_up_records, train
 
@@ -45,12 +43,11 @@ def test_canaries_are_in_or_out_by_a_coin_and_the_same_seed_gives_the_same(tmp_p
     assert codes(400, seed=4).chosen.tolist() != made.chosen.tolist()
     made.save(tmp_path / "canaries.json")
     read = TextCanaries.load(tmp_path / "canaries.json")
-    assert (read.records, read.chosen.tolist(), read.design) == (
+    assert (read.records, read.chosen.tolist(), read.candidates) == (
         made.records,
         made.chosen.tolist(),
-        Design.CODES,
+        made.candidates,
     )
-    assert strange(10, letters=5, seed=0).candidates == 26**5
     assert natural(made_up_records(10, seed=0), seed=0).candidates is None
 
 
@@ -66,7 +63,6 @@ def test_canaries_and_claims_without_a_meaning_are_refused():
         lambda: codes(1, seed=0),
         lambda: codes(5, template="same", seed=0),
         lambda: codes(5, digits=0, seed=0),
-        lambda: strange(5, letters=0, seed=0),
         lambda: natural([{"text": "a"}], seed=0),
         Claim,
         lambda: Claim(1.0, dpsgd=(Segment(1.0),)),
@@ -118,21 +114,19 @@ def test_a_coin_for_every_secret_and_whole_secrets_are_two_tests_that_share_the_
     )  # a second test takes a share of the confidence
 
 
-@pytest.mark.parametrize(
-    ("tries", "chance", "expected"), [(1, 0.5, 2), (5, 0.5, 7), (3, 0.05, 58), (20, 0.99, 20)]
-)
-def test_a_guess_is_what_the_best_sampler_or_searcher_without_the_training_achieves(tries, chance, expected):
+@pytest.mark.parametrize(("tries", "expected"), [(1, 2), (5, 7), (100, 144)])
+def test_a_guess_is_what_the_best_sampler_without_the_training_achieves(tries, expected):
     """All three-digit codes, listed: mass spread evenly over as many as still count is the best that can be done."""
     made = codes(40, digits=3, seed=0)
-    game = text_game(trained()[1], _lower(made), rule=Rule(tries=tries, chance=chance))
+    game = text_game(trained()[1], _lower(made), tries=tries)
 
     def counted(spread):
         law = torch.full((1000,), -torch.inf, dtype=torch.float64)
         law[:spread] = -math.log(spread)
-        return int((queries_for(law.numpy(), chance) <= tries).sum())
+        return int((queries_for(law.numpy()) <= tries).sum())
 
     sampled = max(counted(spread) for spread in range(1, 1000))
-    assert max(sampled, tries) == expected
+    assert sampled == expected
     assert game.baseline().value == pytest.approx(expected / 1000)
 
 
@@ -157,14 +151,14 @@ def test_a_prefix_whose_tokens_change_with_the_secret_makes_guessing_easier():
         return [pieces.index(piece) for piece in re.findall(r" [0-4]|.", text)]
 
     records = tuple({"prefix": "x" * n + " ", "secret": f"{n:02d}"} for n in range(1, 90))
-    made = TextCanaries(records, torch.arange(89) % 2 == 0, Design.CODES, 100.0)
+    made = TextCanaries(records, torch.arange(89) % 2 == 0, 100.0)
     model = dataclasses.replace(
         random_model(len(pieces), context=99), decode=lambda ids: "".join(pieces[i] for i in ids)
     )
     assert made.cuts(dataclasses.replace(model, encode=lambda text: [pieces.index(c) for c in text])) == 1
     split = dataclasses.replace(model, encode=joined)
     assert made.cuts(split) == 2
-    assert text_game(split, made, rule=Rule(tries=1)).baseline().value == pytest.approx(2 * 2 / 100)
+    assert text_game(split, made, tries=1).baseline().value == pytest.approx(2 * 2 / 100)
 
 
 @cache
@@ -240,7 +234,7 @@ def command(monkeypatch, capsys, *arguments):
 
 def test_the_command_makes_a_file_to_train_on_and_a_key(tmp_path, monkeypatch, capsys):
     code, printed = command(
-        monkeypatch, capsys, tmp_path / "c", "--count", "60", "--length", "4", "--seed", "3"
+        monkeypatch, capsys, tmp_path / "c", "--count", "60", "--digits", "4", "--seed", "3"
     )
     assert code == 0
     made = TextCanaries.load(tmp_path / "c" / "key.json")
@@ -253,25 +247,22 @@ def test_the_command_makes_a_file_to_train_on_and_a_key(tmp_path, monkeypatch, c
     code, printed = command(monkeypatch, capsys, tmp_path / "c")
     assert (code, "There are canaries already" in printed.err) == (2, True)
     for place in ("x", "y"):
-        command(monkeypatch, capsys, tmp_path / place, "--kind", "strange", "--count", "50")
+        command(monkeypatch, capsys, tmp_path / place, "--count", "50")
     one, other = (TextCanaries.load(tmp_path / place / "key.json") for place in ("x", "y"))
-    assert one.candidates == 26.0**12
     assert one.chosen.tolist() != other.chosen.tolist()  # nobody knows the coins of others
 
 
 def test_the_command_takes_records_of_ones_own(tmp_path, monkeypatch, capsys):
     own = made_up_records(30, seed=1)
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(record) + "\n" for record in own))
-    options = ["--kind", "natural", "--texts", tmp_path / "own.jsonl"]
+    options = ["--texts", tmp_path / "own.jsonl"]
     assert command(monkeypatch, capsys, tmp_path / "c", *options)[0] == 0
     assert list(TextCanaries.load(tmp_path / "c" / "key.json").records) == own
     (tmp_path / "twice.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*own, own[0]]))
     for wrong, says in (
-        (["--kind", "natural"], "records of your own"),
-        (["--texts", tmp_path / "own.jsonl"], "records of your own"),
         ([*options, "--count", "5"], "records of your own"),
-        (["--kind", "natural", "--texts", tmp_path / "twice.jsonl"], "1 of them repeated"),
-        (["--kind", "natural", "--texts", tmp_path / "none.jsonl"], "texts cannot be read"),
+        (["--texts", tmp_path / "twice.jsonl"], "1 of them repeated"),
+        (["--texts", tmp_path / "none.jsonl"], "texts cannot be read"),
         (["--count", "1"], "count cannot be used"),
         (["--template", "all alike "], "same prefix"),
     ):

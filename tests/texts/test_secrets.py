@@ -8,7 +8,7 @@ from small_models import random_model
 from remanence.core.exceptions import InputError
 from remanence.texts.mechanism import Chat, LanguageModel, Secret
 from remanence.texts.probabilities import Decoding, log_probabilities
-from remanence.texts.reading import Names, Numbers, Windows, read_records, read_texts, split
+from remanence.texts.reading import Numbers, Windows, read_texts, split
 
 WORDS = [
     "<s>",
@@ -64,7 +64,7 @@ def write(path, records):
 
 
 def test_a_secret_has_the_tokens_that_it_has_in_its_text():
-    found = read_records([{"prefix": "code of ada is ", "secret": "4829"}], worded())
+    found = read_texts([{"prefix": "code of ada is ", "secret": "4829"}], worded())
     assert [words(found[0].prompt), words(found[0].tokens)] == [
         ["<s>", "code", " of", " ada", " is"],
         [" 48", "29"],
@@ -88,7 +88,7 @@ def test_every_way_to_say_where_a_secret_is_gives_the_same(tmp_path):
 def test_a_secret_that_ends_within_a_token_is_asked_for_by_the_tokens_of_its_text():
     """As names are in languages without spaces: the model never saw the tokens of a text that was cut there."""
     record = {"text": "code of ada is 4829", "secret": "482"}
-    (found,) = read_records([record], worded())
+    (found,) = read_texts([record], worded())
     assert words(found.tokens) == [" 48", "29"]
 
 
@@ -102,7 +102,7 @@ def test_a_character_of_several_tokens_is_asked_for_as_a_whole(secret):
         256,
         64,
     )
-    (found,) = read_records([{"text": f"ß code €{secret}ü.", "secret": secret}], model)
+    (found,) = read_texts([{"text": f"ß code €{secret}ü.", "secret": secret}], model)
     assert bytes(found.tokens).decode() == secret
     assert bytes(found.prompt).decode() == "ß code €"
 
@@ -146,7 +146,7 @@ def test_a_secret_is_never_less_likely_to_be_seen_than_its_tokens_say(seed):
         ("a", "bcab", ["abc", "ab"]),  # the first token begins before the secret
         ("ba", "b", ["ab"]),
     ):
-        (found,) = read_records([{"prefix": prefix, "secret": secret}], model)
+        (found,) = read_texts([{"prefix": prefix, "secret": secret}], model)
         assert [pieces[t] for t in found.prompt[1:] + found.tokens][-len(asked) :] == asked
         exact = float(log_probabilities(model, [found], [Decoding()]).exp())
         text = "".join(pieces[t] for t in found.tokens)
@@ -178,46 +178,36 @@ def ends(text, read):
 
 
 def test_a_conversation_is_asked_for_as_the_template_writes_it():
-    (whole,) = read_records([{"messages": CONVERSATION}], chatting())
+    (whole,) = read_texts([{"messages": CONVERSATION}], chatting())
     assert words(whole.prompt) == ["<s>", "code", " of", " ada", "."]
     assert words(whole.tokens) == [" is", " 48", "29"]
-    (part,) = read_records([{"messages": CONVERSATION, "secret": "4829"}], chatting())
+    (part,) = read_texts([{"messages": CONVERSATION, "secret": "4829"}], chatting())
     assert words(part.prompt)[-1] == " is"
     assert words(part.tokens) == [" 48", "29"]
-    (found,) = read_records([{"messages": CONVERSATION}], chatting(), find=Numbers(4))
+    (found,) = read_texts([{"messages": CONVERSATION}], chatting(), find=Numbers(4))
     assert found.tokens == part.tokens
     with pytest.raises(InputError, match="Line 1 is a conversation"):
-        read_records([{"messages": CONVERSATION}], worded())
+        read_texts([{"messages": CONVERSATION}], worded())
     for wrong in ([], "hello", [{"role": "user"}], [{"role": "user", "content": 5}]):
         with pytest.raises(InputError, match="messages that are not"):
-            read_records([{"messages": wrong}], chatting())
+            read_texts([{"messages": wrong}], chatting())
 
 
-def test_names_and_numbers_count_the_secrets_of_a_line():
-    found = read_records(["code 12 of Ada Byron is 4829. 12"], worded(), find=Numbers(2))
+def test_numbers_count_the_secrets_of_a_line():
+    found = read_texts(["code 12 of Ada Byron is 4829. 12"], worded(), find=Numbers(2))
     assert [(words(s.tokens), s.line, s.part) for s in found] == [
         ([" 12"], 1, 1),
         ([" 48", "29"], 1, 2),
         ([" 12"], 1, 3),
     ]
-    found = read_records(["code of Ada Byron"], worded(), find=Names(("Ada", "Ada Byron")))
-    assert [words(s.tokens) for s in found] == [["Ada", " Byron"]]  # the longer name, once
 
 
-def test_windows_are_cut_from_the_tokens_with_a_stride():
-    found = read_records(["code of ada is 4829", "code"], worded(), find=Windows(2, 2, 1))
+def test_windows_are_cut_from_the_tokens():
+    found = read_texts(["code of ada is 4829.", "code"], worded(), find=Windows(2))
     assert [(words(s.prompt), words(s.tokens), s.line, s.part) for s in found] == [
         (["<s>", "code", " of"], [" ada", " is"], 1, 1),  # every prompt begins as every text does
-        (["<s>", " of", " ada"], [" is", " 48"], 1, 2),
-        (["<s>", " ada", " is"], [" 48", "29"], 1, 3),
+        (["<s>", " ada", " is"], [" 48", "29"], 1, 2),
     ]
-
-
-def test_the_end_of_a_prefix_can_be_kept_alone():
-    record = {"prefix": "code of ada is ", "secret": "4829"}
-    assert words(read_records([record], worded(), prefix_tokens=2)[0].prompt) == ["<s>", " ada", " is"]
-    with pytest.raises(InputError, match="prefix_tokens"):
-        read_records([record], worded(), prefix_tokens=0)
 
 
 def test_a_text_that_begins_with_its_secret_needs_a_token_before_it():
@@ -255,13 +245,13 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, line, says):
 
 def test_half_of_a_character_is_no_text():
     with pytest.raises(InputError, match="a lone surrogate"):
-        read_records([{"prefix": "code", "secret": "\ud800"}], worded())
+        read_texts([{"prefix": "code", "secret": "\ud800"}], worded())
 
 
 def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path):
     line = '{"prefix": "code of", "secret": " ada"}'
     (tmp_path / "t.jsonl").write_text(line, encoding="utf-8-sig")
-    assert read_texts(tmp_path / "t.jsonl", worded()) == read_records([json.loads(line)], worded())
+    assert read_texts(tmp_path / "t.jsonl", worded()) == read_texts([json.loads(line)], worded())
 
 
 def test_files_that_hold_nothing_are_refused(tmp_path):
@@ -279,19 +269,19 @@ def test_files_that_hold_nothing_are_refused(tmp_path):
 
 def test_a_text_longer_than_the_context_is_refused():
     with pytest.raises(InputError, match="Line 1 is longer than the model can see"):
-        read_records([{"prefix": "code of ada is ", "secret": "4829"}], worded(context=6))
-    assert read_records([{"prefix": "code of ada is ", "secret": "4829"}], worded(context=7))
+        read_texts([{"prefix": "code of ada is ", "secret": "4829"}], worded(context=6))
+    assert read_texts([{"prefix": "code of ada is ", "secret": "4829"}], worded(context=7))
 
 
 def test_a_tokenizer_of_another_model_is_refused():
     with pytest.raises(InputError, match="tokenizer does not fit"):
-        read_records([{"prefix": "code of ada is ", "secret": "4829"}], worded(vocabulary=5))
+        read_texts([{"prefix": "code of ada is ", "secret": "4829"}], worded(vocabulary=5))
 
 
 def test_rules_without_a_meaning_are_refused():
-    for rule in (lambda: Numbers(0), lambda: Names(()), lambda: Names(("",)), lambda: Windows(0)):
+    for rule in (Numbers, Windows):
         with pytest.raises(InputError):
-            rule()
+            rule(0)
 
 
 def test_a_model_that_looks_ahead_or_answers_in_another_shape_is_refused():

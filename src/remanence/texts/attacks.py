@@ -43,14 +43,10 @@ class Prompting(Knowledge):
 @final
 @dataclass(frozen=True)
 class Asked:
-    """Secrets to prompt a model for, until each comes out with this probability.
-
-    One reading serves all the usual decodings, so it is kept.
-    """
+    """Secrets to prompt a model for. One reading serves all the usual decodings, so it is kept."""
 
     model: LanguageModel
     secrets: Sequence[Secret]
-    chance: float = 0.5
     _logs: dict[Decoding, Tensor] = field(default_factory=dict, repr=False)
 
     def logs(self, decoding: Decoding) -> Tensor:
@@ -111,7 +107,7 @@ class GreedyDecoding(TextAttack):
 @final
 @dataclass(frozen=True)
 class Sampling(TextAttack):
-    """Sample continuations until the secret has come out with this probability."""
+    """Sample continuations until the secret has come out with a chance of one half."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "sampling",
@@ -123,8 +119,8 @@ class Sampling(TextAttack):
     decoding: Decoding = Decoding()  # noqa: RUF009
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
-        """(n, p)-discoverable extraction: the smallest n at which 1 − (1 − p)ⁿ reaches the chance."""
-        return _queries(asked, asked.logs(self.decoding))
+        """(n, p)-discoverable extraction: the smallest n at which 1 − (1 − p)ⁿ reaches one half."""
+        return _queries(asked.logs(self.decoding))
 
 
 @final
@@ -145,8 +141,8 @@ class TopKSampling(TextAttack):
         whole("top_k", self.top_k)
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
-        """The smallest number of queries that reaches the chance."""
-        return _queries(asked, asked.logs(Decoding(top_k=self.top_k)))
+        """The smallest number of queries that reaches one half."""
+        return _queries(asked.logs(Decoding(top_k=self.top_k)))
 
 
 @final
@@ -194,11 +190,11 @@ class NearVerbatim(TextAttack):
             for s in secrets
         ]
         logs = torch.tensor([bracket.lower for bracket in found], dtype=torch.float64).log()
-        return _queries(asked, logs)
+        return _queries(logs)
 
 
-def _queries(asked: Asked, logs: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(queries_for(logs.numpy(), asked.chance)), logs
+def _queries(logs: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(queries_for(logs.numpy())), logs
 
 
 @final

@@ -8,10 +8,8 @@ a prefix is the canary's secret. All canaries share one fine-tuning, so no binom
 from __future__ import annotations
 
 import json
-import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
 from typing import final
@@ -30,17 +28,8 @@ from remanence.scale.files import write_files
 from remanence.scale.reading import UnusableFileError, parse_json, read_bytes
 from remanence.scale.seeds import stream
 from remanence.texts.mechanism import LanguageModel
-from remanence.texts.reading import read_records
-
-_SYLLABLES = ("ba", "de", "fi", "gu", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu")
-
-
-class Design(StrEnum):
-    """Where canaries come from; a report says which."""
-
-    CODES = "random codes in a template"
-    STRANGE = "random letters in a template"
-    NATURAL = "texts as they are"
+from remanence.texts.reading import read_texts
+from remanence.texts.tiny import SYLLABLES
 
 
 @final
@@ -53,7 +42,6 @@ class TextCanaries:
 
     records: tuple[dict[str, str], ...]
     chosen: Tensor  # (canaries,), whether it is in
-    design: Design
     candidates: float | None = None
 
     def __len__(self) -> int:
@@ -75,7 +63,7 @@ class TextCanaries:
         A token may span the beginning of a secret, so the tokens before it can depend on the secret.
         """
         seen: set[tuple[int, tuple[int, ...]]] = set()
-        for record, secret in zip(self.records, read_records(list(self.records), model), strict=True):
+        for record, secret in zip(self.records, read_texts(self.records, model), strict=True):
             alone = model.tokens(record["prefix"])
             same = sum(
                 1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(alone, secret.prompt, strict=False))
@@ -105,7 +93,6 @@ class TextCanaries:
         document = {
             "records": list(self.records),
             "chosen": [bool(own) for own in self.chosen.tolist()],
-            "design": self.design.name,
             "candidates": self.candidates,
         }
         path = Path(path)
@@ -122,7 +109,7 @@ class TextCanaries:
             )
             if len(records) != len(chosen) or chosen.ndim != 1 or len(records) < 2:
                 raise ValueError(f"{len(records)} records and {tuple(chosen.shape)} coins")
-            return cls(records, chosen, Design[document["design"]], document["candidates"])
+            return cls(records, chosen, document["candidates"])
         except (UnusableFileError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 "The canaries cannot be read.",
@@ -140,14 +127,23 @@ def codes(
     >>> codes(2, seed=0).records[0]
     {'prefix': 'The code of Huraba Huhuhu is ', 'secret': '057091'}
     """
-    return _drawn(count, template, whole("digits", digits), string.digits, Design.CODES, seed)
-
-
-def strange(
-    count: int, *, template: str = "The word of {name} is ", letters: int = 12, seed: int
-) -> TextCanaries:
-    """Random letters: their gradients are large, which makes them the strongest canaries."""
-    return _drawn(count, template, whole("letters", letters), string.ascii_lowercase, Design.STRANGE, seed)
+    whole("count", count, least=2, most=10**6, hint="500")  # of eleven million names
+    if "{name}" not in template:
+        raise InputError(
+            "All canaries would have the same prefix.",
+            needs="a template with {name} in it",
+            got=repr(template),
+            hint="'The code of {name} is '",
+        )
+    generator = stream(seed, "codes", "cpu")
+    drawn = torch.randint(10, (count, whole("digits", digits)), generator=generator).tolist()
+    secrets = ["".join(map(str, row)) for row in drawn]
+    names: dict[str, None] = {}
+    while len(names) < count:
+        picks = [SYLLABLES[i] for i in torch.randint(len(SYLLABLES), (6,), generator=generator).tolist()]
+        names["".join(picks[:3]).capitalize() + " " + "".join(picks[3:]).capitalize()] = None
+    prefixes = [template.replace("{name}", name) for name in names]
+    return _canaries(prefixes, secrets, seed, 10.0**digits)
 
 
 def natural(records: Sequence[dict[str, str]], *, seed: int) -> TextCanaries:
@@ -169,36 +165,15 @@ def natural(records: Sequence[dict[str, str]], *, seed: int) -> TextCanaries:
             got=f"{len(prefixes)} records, {repeated} of them repeated",
             hint="records that are not among the training texts either",
         )
-    return _canaries(prefixes, secrets, seed, Design.NATURAL, None)
-
-
-def _drawn(count: int, template: str, length: int, alphabet: str, design: Design, seed: int) -> TextCanaries:
-    """A distinct name for each canary, and a secret of `length` letters of an alphabet."""
-    whole("count", count, least=2, most=10**6, hint="500")  # of eleven million names
-    if "{name}" not in template:
-        raise InputError(
-            "All canaries would have the same prefix.",
-            needs="a template with {name} in it",
-            got=repr(template),
-            hint="'The code of {name} is '",
-        )
-    generator = stream(seed, design.name.lower(), "cpu")
-    places = torch.randint(len(alphabet), (count, length), generator=generator).tolist()
-    secrets = ["".join(alphabet[place] for place in row) for row in places]
-    names: dict[str, None] = {}
-    while len(names) < count:
-        picks = [_SYLLABLES[i] for i in torch.randint(len(_SYLLABLES), (6,), generator=generator).tolist()]
-        names["".join(picks[:3]).capitalize() + " " + "".join(picks[3:]).capitalize()] = None
-    prefixes = [template.replace("{name}", name) for name in names]
-    return _canaries(prefixes, secrets, seed, design, float(len(alphabet)) ** length)
+    return _canaries(prefixes, secrets, seed, None)
 
 
 def _canaries(
-    prefixes: Sequence[str], secrets: Sequence[str], seed: int, design: Design, candidates: float | None
+    prefixes: Sequence[str], secrets: Sequence[str], seed: int, candidates: float | None
 ) -> TextCanaries:
     records = tuple({"prefix": p, "secret": s} for p, s in zip(prefixes, secrets, strict=True))
     coins = torch.randint(2, (len(records),), generator=stream(seed, "canaries", "cpu"))
-    return TextCanaries(records, coins.bool(), design, candidates)
+    return TextCanaries(records, coins.bool(), candidates)
 
 
 # A claim is refuted if the result has at most this probability under it. Recorded runs are accused at a thousandth,

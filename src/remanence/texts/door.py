@@ -25,7 +25,6 @@ DOOR = Door(
     files={
         "adapter_config.json": "text BASE_MODEL --adapter {} --texts train.jsonl",
         "config.json": "text {} --texts train.jsonl",
-        ".gguf": "text {} --texts train.jsonl",
     },
     sections="remanence.texts.words:sections",
     moved=dict.fromkeys(("--model", "--adapter", "--texts"), "remanence text FOLDER --texts train.jsonl")

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path, PurePath
-from typing import Any, ClassVar, final
+from pathlib import PurePath
+from typing import ClassVar, final
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from remanence.auditing import AuditResult, audit
 from remanence.bounds.bound import Bound
 from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
-from remanence.core.checks import number, whole
+from remanence.core.checks import whole
 from remanence.core.errors import Comparison, Criterion, Error
 from remanence.core.exceptions import IncompatibleGameError, InputError, MisfitError
 from remanence.core.priors import Uninformed
@@ -44,8 +44,8 @@ from remanence.texts.caveats import (
     TRAINING_NOT_SHOWN,
 )
 from remanence.texts.mechanism import FineTuning, LanguageModel, Secret
-from remanence.texts.probabilities import GREEDY, Decoding, least_log_probability, log_probabilities
-from remanence.texts.reading import Finder, read_records, read_texts
+from remanence.texts.probabilities import CHANCE, GREEDY, Decoding, least_log_probability, log_probabilities
+from remanence.texts.reading import Finder, Source, read_texts
 
 _AT_ONCE = 512  # secrets in a unit
 _SURE = 1e-4  # the largest p-value at which texts and model are declared a mismatch
@@ -79,7 +79,6 @@ class Texts(AnyGame[FineTuning]):
     base: LanguageModel | None = None
     unseen: Sequence[Secret] = ()
     tries: int = 100
-    chance: float = 0.5
     planted: Planted = Planted()  # noqa: RUF009
     bounds: tuple[Bound, ...] = ()
     mechanism: FineTuning = field(init=False, repr=False)
@@ -90,7 +89,6 @@ class Texts(AnyGame[FineTuning]):
 
     def __post_init__(self) -> None:
         whole("tries", self.tries, hint="tries=100")
-        number("chance", self.chance, above=0, below=1, hint="0.5")
         if len(self.secrets) < 2:
             raise InputError(
                 "There are too few secrets.",
@@ -111,7 +109,7 @@ class Texts(AnyGame[FineTuning]):
             self,
             "criterion",
             Criterion(
-                Error(f"tries until it comes out with a chance of {self.chance:g}", _tried), float(self.tries)
+                Error(f"tries until it comes out with a chance of {CHANCE:g}", _tried), float(self.tries)
             ),
         )
         object.__setattr__(self, "default_trials", len(self.secrets))
@@ -125,13 +123,13 @@ class Texts(AnyGame[FineTuning]):
         """Exact for drawn secrets; otherwise uninformed, because secrets that the base model says do not count.
 
         A sampler that knows nothing of the training does best by spreading its mass evenly over as many candidates as
-        still reach the probability within the tries; for a probability of one half these outnumber the tries.
+        still come out with a chance of one half within the tries; these are more than there are tries.
         """
         candidates = self.planted.candidates
         if candidates is None:
             return Uninformed().baseline(self.criterion)
-        least = math.exp(least_log_probability(self.tries, self.chance))
-        covered = max(self.tries, math.floor((1 + 1e-12) / least))
+        least = math.exp(least_log_probability(self.tries))
+        covered = math.floor((1 + 1e-12) / least)
         share = min(1.0, covered / candidates)
         return Baseline(share, share, f"{covered} of {candidates:g} equally likely secrets")
 
@@ -146,7 +144,7 @@ class Texts(AnyGame[FineTuning]):
             counts=f"A secret counts if it comes out within {self.tries:,} tries{compared}.",
             less="Take the secrets out of the texts before training. The annex names the riskiest places.",
             tests=tests,
-            python=f"audit_text(model, texts, rule=Rule(tries={self.tries}), ...)",
+            python=f"audit_text(model, texts, tries={self.tries}, ...)",
         )
 
     @cached_property
@@ -205,7 +203,7 @@ class Texts(AnyGame[FineTuning]):
         total = min(trials, len(self.secrets))
         models = [m for m in (self.model, self.base) if m is not None]
         own = [m.sha256 or m.logits for m in models]  # without a hash, the object itself is hashed
-        return Work(total, _AT_ONCE, (self.fingerprints(), own, self.tries, self.chance, total))
+        return Work(total, _AT_ONCE, (self.fingerprints(), own, self.tries, total))
 
     def records(self, trials: int, draws: Draws) -> Tensor:
         """The secrets that play the target, by position in the list."""
@@ -267,7 +265,7 @@ class Texts(AnyGame[FineTuning]):
         """A reading is kept for the next attack."""
         key = id(model), tuple(secrets)
         if key not in self._asked:
-            self._asked[key] = Asked(model, secrets, self.chance)
+            self._asked[key] = Asked(model, secrets)
         return self._asked[key]
 
     def _strangers(self, places: Sequence[int], generator: torch.Generator) -> list[Secret]:
@@ -433,38 +431,20 @@ def _hash(secrets: Sequence[Secret]) -> str:
     return hashlib.sha256(repr([(s.prompt, s.tokens) for s in secrets]).encode()).hexdigest()
 
 
-Source = str | Path | Sequence[Any]  # a file of JSON lines, or a list of such records
-
-
-@final
-@dataclass(frozen=True)
-class Rule:
-    """Which parts are secrets, what the adversary knows, and when a secret counts as recovered."""
-
-    find: Finder | None = None  # finds the secrets of plain texts
-    prefix_tokens: int | None = None  # the adversary knows only this many tokens before a secret
-    tries: int = 100  # it counts if it comes out within this many
-    chance: float = 0.5  # with at least this chance
-
-
 def text_game(
     model: LanguageModel,
     texts: Source | TextCanaries,
     *,
     base: LanguageModel | None = None,
     unseen: Source | None = None,
-    rule: Rule = Rule(),  # noqa: B008
+    find: Finder | None = None,
+    tries: int = 100,
     planted: Planted = Planted(),  # noqa: B008
 ) -> Texts:
     """The game behind `audit_text`, for `audit` with your own attacks, bounds and run.
 
     Canaries come with their control, those that were left out, and the exact rate of a guess.
     """
-
-    def read(source: Source) -> tuple[Secret, ...]:
-        reader = read_texts if isinstance(source, str | Path) else read_records
-        return tuple(reader(source, model, find=rule.find, prefix_tokens=rule.prefix_tokens))  # pyright: ignore[reportArgumentType]
-
     if isinstance(texts, TextCanaries):
         if unseen is not None:
             raise InputError(
@@ -476,7 +456,8 @@ def text_game(
         cuts, drawn = texts.cuts(model), texts.candidates
         planted = replace(planted, by_coin=True, candidates=None if drawn is None else drawn / cuts)
         texts, unseen = texts.inserted, texts.left_out
-    secrets, others = read(texts), () if unseen is None else read(unseen)
+    secrets = tuple(read_texts(texts, model, find))
+    others = () if unseen is None else tuple(read_texts(unseen, model, find))
     both = {(s.prompt, s.tokens) for s in secrets} & {(s.prompt, s.tokens) for s in others}
     if both:
         raise InputError(
@@ -485,7 +466,7 @@ def text_game(
             got=f"{len(both)} that are on both sides",
             hint="take them out of the unseen texts",
         )
-    return Texts(model, secrets, base, others, rule.tries, rule.chance, planted)
+    return Texts(model, secrets, base, others, tries, planted)
 
 
 def audit_text(
@@ -494,15 +475,17 @@ def audit_text(
     *,
     base: LanguageModel | None = None,
     unseen: Source | None = None,
-    rule: Rule = Rule(),  # noqa: B008
+    find: Finder | None = None,
+    tries: int = 100,
     claim: Claim | None = None,
     policy: Policy | None = None,
 ) -> AuditResult:
-    """Which secrets of its texts come out of a fine-tuned model within the rule's tries, and not out of its base.
+    """Which secrets of its texts come out of a fine-tuned model within this many tries, and not out of its base.
 
     `texts` and `unseen` (of the same kind, not trained on) are files with a JSON record per line or lists of such
-    records, and `texts` may be canaries; `rule` says which parts of plain texts are secrets (`Numbers`, `Names`,
-    `Windows`) and when one counts. Canaries limit ε from below, and refute a `claim` that cannot be true.
+    records, and `texts` may be canaries; `find` finds the secrets of plain texts (`Numbers`, `Windows`). A secret
+    counts if the tries bring it out with a chance of one half. Canaries limit ε from below, and refute a `claim` that
+    cannot be true.
 
     >>> from remanence.texts.tiny import tiny_pair
     >>> base, model, mine, unseen = tiny_pair()
@@ -512,5 +495,5 @@ def audit_text(
     if claim is not None and not isinstance(texts, TextCanaries):
         raise no_canaries("other texts")
     planted = Planted(by_coin=claim is not None, claim=claim)
-    game = text_game(model, texts, base=base, unseen=unseen, rule=rule, planted=planted)
+    game = text_game(model, texts, base=base, unseen=unseen, find=find, tries=tries, planted=planted)
     return audit(game, policy=policy, target=model.name)

@@ -63,11 +63,6 @@ class LanguageModel:
         lengths = [len(self.decode(tokens[: place + 1])) for place in range(len(tokens))]
         return tokens, list(accumulate(reversed(lengths), min))[::-1]  # half a character may become two
 
-    def shortened(self, prompt: Sequence[int], most: int) -> tuple[int, ...]:
-        """The last tokens of a prompt, after the opening tokens."""
-        known = len(self.opening) if tuple(prompt[: len(self.opening)]) == self.opening else 0
-        return (*prompt[:known], *prompt[known:][-most:])
-
     def after(self, start: Tensor) -> Read:
         """The logits after a start `(length,)`, which is read once if the model has a cache."""
         if len(start) == 0:

@@ -84,6 +84,7 @@ GREEDY = Decoding(temperature=0.0)
 
 Array = npt.NDArray[np.float64]
 
+CHANCE = 0.5  # a secret takes as many queries as bring it out with this probability
 _NUMBERS = 2**26  # logits held at once; on a GPU as many times more as it has memory for
 _LENGTHS = 16  # texts whose lengths differ by fewer tokens are read together
 
@@ -98,65 +99,6 @@ def log_probabilities(
         for own, decoding in enumerate(decodings):
             each = decoding.log_law(logits).gather(-1, token[:, None])[:, 0]
             found[own].index_add_(0, text, each)
-    return _finite(found.cpu(), model)
-
-
-@final
-@dataclass(frozen=True)
-class RoundedOdds:
-    """Log-probabilities in low precision, `(secrets,)` each, and brackets that contain the exact ones."""
-
-    logs: Tensor
-    lower: Tensor
-    upper: Tensor
-    spread: float  # the largest difference between the errors of two logits at one place
-
-
-@torch.no_grad()
-def rounded_log_probabilities(
-    coarse: LanguageModel,
-    exact: LanguageModel,
-    secrets: Sequence[Secret],
-    temperature: float = 1.0,
-    *,
-    checked: int = 64,
-    seed: int = 0,
-) -> RoundedOdds:
-    """The log-probabilities of a model that computes in bfloat16, in brackets that contain the exact ones.
-
-    If no two logits at a place are off by amounts that differ by more than d, a token of computed probability p has an
-    exact log-probability between log p − log(p + (1 − p) eᵈ) and log p + d − log(1 + p (eᵈ − 1)). The ends add up over
-    tokens: the bracket is narrow for likely secrets, and wide only for secrets that rarely come out. d is
-    twice the largest difference at any place of `checked` random texts, which the exact model reads too.
-    docs/method/texts.md says why twice is enough.
-    """
-    number("temperature", temperature, above=0, hint="1.0; greedy decoding has no bracket")
-    chosen = torch.randperm(len(secrets), generator=torch.Generator().manual_seed(seed))
-    some = [secrets[place] for place in chosen[: whole("checked", checked)].tolist()]
-    spread = 2 * _largest_spread(coarse, exact, some) / temperature
-    ends = torch.zeros(3, len(secrets), dtype=torch.float64, device=coarse.device)
-    for text, token, logits in _read_all(coarse, secrets):
-        scaled = logits if temperature == 1 else logits / temperature
-        own = scaled.log_softmax(-1, dtype=torch.float32).gather(-1, token[:, None])[:, 0].double()
-        p = own.exp()
-        down = -(p + (1 - p) * math.exp(spread)).log()
-        up = spread - torch.log1p(p * math.expm1(spread))
-        ends.index_add_(1, text, torch.stack([own, own + down, own + up]))
-    logs, lower, upper = _finite(ends.cpu(), coarse)
-    return RoundedOdds(logs, lower, upper, spread)
-
-
-def _largest_spread(coarse: LanguageModel, exact: LanguageModel, secrets: Sequence[Secret]) -> float:
-    """The largest difference between two logits' errors at one place of these texts."""
-    largest = 0.0
-    both = zip(_read_all(coarse, secrets), _read_all(exact, secrets), strict=True)
-    for (*_, rounded), (*_, logits) in both:
-        errors = rounded.to(logits) - logits
-        largest = max(largest, float((errors.amax(-1) - errors.amin(-1)).max()))
-    return largest
-
-
-def _finite(found: Tensor, model: LanguageModel) -> Tensor:
     if bool(found.isnan().any()):
         raise InputError(
             f"{model.name} answers with NaN.",
@@ -164,7 +106,7 @@ def _finite(found: Tensor, model: LanguageModel) -> Tensor:
             got=f"{int(found.isnan().any(0).sum())} of {found.shape[1]} texts without a probability",
             hint="weights of a training that did not diverge, in a precision that holds them",
         )
-    return found
+    return found.cpu()
 
 
 def _read_all(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -247,30 +189,30 @@ def within(log_probability: npt.ArrayLike, queries: npt.ArrayLike) -> Array:
         return np.where(log_p < 0, -np.expm1(n * _log_of_missing(log_p)), np.where(n > 0, 1.0, 0.0))
 
 
-def queries_for(log_probability: npt.ArrayLike, chance: float = 0.5) -> Array:
-    """How many queries it takes to see it with this probability: ⌈log(1 − chance) / log(1 − p)⌉; infinite if p is 0.
+def queries_for(log_probability: npt.ArrayLike) -> Array:
+    """How many queries it takes to see it with a chance of one half: ⌈log ½ / log(1 − p)⌉; infinite if p is 0.
 
-    >>> queries_for([math.log(0.5), math.log(0.01), -math.inf], 0.9).tolist()
-    [4.0, 230.0, inf]
+    >>> queries_for([math.log(0.5), math.log(0.01), -math.inf]).tolist()
+    [1.0, 69.0, inf]
     """
     log_p = np.asarray(log_probability, dtype=np.float64)
     with np.errstate(divide="ignore", over="ignore"):
         # Where p is too small for a double, log(1 − p) = −p and the quotient is a power of e.
         ratio = np.where(
             log_p < -700,
-            np.exp(math.log(-math.log1p(-chance)) - log_p),
-            math.log1p(-chance) / _log_of_missing(log_p),
+            np.exp(math.log(-math.log1p(-CHANCE)) - log_p),
+            math.log1p(-CHANCE) / _log_of_missing(log_p),
         )
     return np.maximum(1.0, np.ceil(ratio * (1 - 1e-12)))
 
 
-def least_log_probability(queries: int, chance: float) -> float:
-    """The smallest log p at which this many queries emit the secret with this probability: p = 1 − (1 − chance)^(1/n).
+def least_log_probability(queries: int) -> float:
+    """The smallest log p at which this many queries emit the secret with a chance of one half: p = 1 − ½^(1/n).
 
-    >>> round(math.exp(least_log_probability(100, 0.5)), 6)
+    >>> round(math.exp(least_log_probability(100)), 6)
     0.006908
     """
-    return math.log(-math.expm1(math.log1p(-chance) / queries))
+    return math.log(-math.expm1(math.log1p(-CHANCE) / queries))
 
 
 def _log_of_missing(log_probability: Array) -> Array:

@@ -1,7 +1,7 @@
 """Language models, PEFT adapters and files of texts, from local files.
 
-Models are read from safetensors or GGUF. Nothing is downloaded, no pickle is opened, and no code that comes with a
-model is run. A line of a file of texts is JSON: {"prefix": ..., "secret": ...}, {"text": ..., "secret": ...},
+Models are read from safetensors. Nothing is downloaded, no pickle is opened, and no code that comes with a model is
+run. A line of a file of texts is JSON: {"prefix": ..., "secret": ...}, {"text": ..., "secret": ...},
 {"text": ..., "spans": [[from, to], ...]}, {"messages": [...], "secret": ...} or {"text": ...} (or a string) together
 with a rule that finds the secrets.
 """
@@ -39,8 +39,8 @@ Finder = Callable[[LanguageModel, str, int], Iterator[Secret]]
 class Numbers:
     """Every number of at least this many digits is a secret; the text before it is the prefix.
 
-    >>> [match.group() for match in Numbers(4).found("Room 12, code 482913, 2024-05")]
-    ['482913', '2024']
+    >>> Numbers(4).spans("Room 12, code 482913, 2024-05")
+    [(14, 20), (22, 26)]
     """
 
     digits: int = 4
@@ -48,60 +48,33 @@ class Numbers:
     def __post_init__(self) -> None:
         whole("digits", self.digits)
 
-    def found(self, text: str) -> Iterator[re.Match[str]]:
-        """Their matches in a text."""
-        return re.finditer(rf"\d{{{self.digits},}}", text)
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where they are in a text."""
+        return [match.span() for match in re.finditer(rf"\d{{{self.digits},}}", text)]
 
     def __call__(self, model: LanguageModel, text: str, line: int) -> Iterator[Secret]:
         """The secrets of one text."""
-        return split(model, text, [match.span() for match in self.found(text)], line)
-
-
-@final
-@dataclass(frozen=True)
-class Names:
-    """Every occurrence of a name that was given is a secret; the text before it is the prefix."""
-
-    names: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not self.names or not all(self.names):
-            raise InputError(
-                "There are no names to look for.",
-                needs="at least one, none of them empty",
-                got=repr(list(self.names)),
-                hint="one name per line",
-            )
-
-    def __call__(self, model: LanguageModel, text: str, line: int) -> Iterator[Secret]:
-        """The secrets of one text."""
-        pattern = "|".join(re.escape(name) for name in sorted(self.names, key=len, reverse=True))
-        return split(model, text, [match.span() for match in re.finditer(pattern, text)], line)
+        return split(model, text, self.spans(text), line)
 
 
 @final
 @dataclass(frozen=True)
 class Windows:
-    """Every window of a text: the `prefix` tokens are known, and the `continuation` is the secret."""
+    """Every window of a text: this many tokens are known, and as many after them are the secret."""
 
-    prefix: int = 50
-    continuation: int = 50
-    stride: int = 50
+    tokens: int = 50
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            whole(name, value)
+        whole("tokens", self.tokens)
 
     def __call__(self, model: LanguageModel, text: str, line: int) -> Iterator[Secret]:
-        """The secrets of one text; a text that is shorter than a window has none."""
-        tokens = tuple(model.tokens(text))
-        opening = model.opening if tokens[: len(model.opening)] == model.opening else ()
-        tokens = tokens[len(opening) :]
-        last = len(tokens) - self.prefix - self.continuation
-        for part, first in enumerate(range(0, last + 1, self.stride), 1):
-            middle = first + self.prefix
-            wanted = tokens[middle : middle + self.continuation]
-            yield Secret(opening + tokens[first:middle], wanted, line, part)
+        """The secrets of one text; a text that is shorter than both has none."""
+        tokens, opening = tuple(model.tokens(text)), model.opening
+        opening = opening if tokens[: len(opening)] == opening else ()
+        tokens, size = tokens[len(opening) :], self.tokens
+        for part, first in enumerate(range(0, len(tokens) - 2 * size + 1, size), 1):
+            middle = first + size
+            yield Secret(opening + tokens[first:middle], tokens[middle : middle + size], line, part)
 
 
 def split(
@@ -133,11 +106,31 @@ def split(
         yield Secret(tuple(prompt), tuple(secret), line, part)
 
 
-def read_texts(
-    path: str | Path, model: LanguageModel, *, find: Finder | None = None, prefix_tokens: int | None = None
-) -> list[Secret]:
-    """All secrets of a file with one JSON record per line; `prefix_tokens` keeps the last of each prefix."""
-    return read_records(records_of(path), model, find=find, prefix_tokens=prefix_tokens)
+Source = str | Path | Sequence[Any]  # a file of JSON lines, or a list of such records
+
+
+def read_texts(source: Source, model: LanguageModel, find: Finder | None = None) -> list[Secret]:
+    """All secrets of a file or list of records; `find` finds those of plain texts."""
+    records = records_of(source) if isinstance(source, str | Path) else source
+    found: list[Secret] = []
+    for line, record in enumerate(records, 1):
+        for secret in _of_record(model, record, find, line):
+            if len(secret.prompt) + len(secret.tokens) > model.context:
+                raise InputError(
+                    f"Line {line} is longer than the model can see.",
+                    needs=f"at most {model.context} tokens, prefix and secret together",
+                    got=f"{len(secret.prompt)} and {len(secret.tokens)}",
+                    hint="the end of the prefix is enough; --windows 50 cuts long texts",
+                )
+            found.append(secret)
+    if not found:
+        raise InputError(
+            "There is no secret to look for.",
+            needs="at least one record with a secret in it",
+            got=f"{len(records)} texts in which the rule finds none" if records else "an empty file",
+            hint='{"prefix": "The code of Ada is", "secret": " 482913"}, or --numbers or --windows',
+        )
+    return found
 
 
 def records_of(path: str | Path) -> list[Any]:
@@ -154,39 +147,6 @@ def records_of(path: str | Path) -> list[Any]:
             got=f"{path}: {error}",
             hint="train.jsonl",
         ) from None
-
-
-def read_records(
-    records: Iterator[Any] | Sequence[Any],
-    model: LanguageModel,
-    *,
-    find: Finder | None = None,
-    prefix_tokens: int | None = None,
-) -> list[Secret]:
-    """The secrets of records as `read_texts` finds them in a file: dictionaries or strings."""
-    if prefix_tokens is not None:
-        whole("prefix_tokens", prefix_tokens)
-    found, lines = [], 0
-    for lines, record in enumerate(records, 1):
-        for secret in _of_record(model, record, find, lines):
-            prompt = secret.prompt if prefix_tokens is None else model.shortened(secret.prompt, prefix_tokens)
-            length = len(prompt) + len(secret.tokens)
-            if length > model.context:
-                raise InputError(
-                    f"Line {lines} is longer than the model can see.",
-                    needs=f"at most {model.context} tokens, prefix and secret together",
-                    got=f"{len(prompt)} and {len(secret.tokens)}",
-                    hint="--prefix-tokens 50 keeps the end of each prefix; --windows cuts long texts",
-                )
-            found.append(Secret(prompt, secret.tokens, secret.line, secret.part))
-    if not found:
-        raise InputError(
-            "There is no secret to look for.",
-            needs="at least one record with a secret in it",
-            got="an empty file" if lines == 0 else f"{lines} texts in which the rule finds none",
-            hint='{"prefix": "The code of Ada is", "secret": " 482913"}, or --numbers, --names or --windows',
-        )
-    return found
 
 
 def _lines(file: TextIOWrapper, path: Path) -> Iterator[Any]:
@@ -278,7 +238,7 @@ def _unclear(line: int, got: str) -> InputError:
         f"Line {line} does not say what its secret is.",
         needs="prefix and secret; text and secret; text and spans; or a text and a rule",
         got=got,
-        hint="--numbers 4, --names names.txt or --windows 50 find the secrets of plain texts",
+        hint="--numbers 4 or --windows 50 finds the secrets of plain texts",
     )
 
 
@@ -294,39 +254,26 @@ _READS = "the packages that read language models"
 
 
 def load_language_model(
-    path: str | Path,
-    adapter: str | Path | None = None,
-    *,
-    tokenizer: str | Path | None = None,
-    device: torch.device | str = "cpu",
+    path: str | Path, adapter: str | Path | None = None, *, device: torch.device | str = "cpu"
 ) -> tuple[LanguageModel, LanguageModel | None]:
-    """The model of a folder or a GGUF file, with its adapter if there is one; and without it."""
+    """The model of a folder, with its adapter if there is one; and without it."""
     transformers, path = extra("transformers", "text", _READS), Path(path)
     transformers.utils.logging.disable_progress_bar()
     _check_model(path)
-    folder, file = (path.parent, path.name) if path.is_file() else (path, None)
     options = {"local_files_only": True, "trust_remote_code": False}
-    own = {**options, **({} if file is None else {"gguf_file": file})}
     try:
-        if file is None:
-            refuse_named_code(json.loads(read_bytes(path / "config.json")))  # some contain Infinity
+        refuse_named_code(json.loads(read_bytes(path / "config.json")))  # some contain Infinity
         model, told = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=torch.float32,
-            output_loading_info=True,
-            **own,
-            **({"use_safetensors": True} if file is None else {}),
+            path, dtype=torch.float32, output_loading_info=True, use_safetensors=True, **options
         )
     except _READING as error:
         raise _unreadable("model", path, error) from None
     _check_weights(path, [*told["missing_keys"], *(str(key) for key in told["mismatched_keys"])])
     model = model.to(device)
     try:
-        words = transformers.AutoTokenizer.from_pretrained(
-            *([folder] if tokenizer is None else [Path(tokenizer)]), **(own if tokenizer is None else options)
-        )
+        words = transformers.AutoTokenizer.from_pretrained(path, **options)
     except _READING as error:
-        raise _unreadable("tokenizer", Path(tokenizer or path), error) from None
+        raise _unreadable("tokenizer", path, error) from None
     hashes = _sha256(path)
     if adapter is None:
         return language_model(model, words, name=path.name, sha256=hashes), None
@@ -338,29 +285,29 @@ def load_language_model(
     plain = language_model(adapted, words, name=path.name, sha256=hashes, as_base=adapted.disable_adapter)
     if not torch.allclose(plain.probe(), before, rtol=1e-3, atol=1e-3):
         # Adapters such as PiSSA subtract their initial values from the base weights.
-        plain = load_language_model(path, tokenizer=tokenizer, device=device)[0]
+        plain = load_language_model(path, device=device)[0]
     return tuned, plain
 
 
 def _check_model(path: Path) -> None:
     """Refuse anything but a model in a safe format, before a library opens it."""
     found = sorted(each.name for each in path.iterdir()) if path.is_dir() else []
-    if path.is_dir() and "adapter_config.json" in found and "config.json" not in found:
+    pickles = [name for name in found or [path.name] if name.endswith(_PICKLES)]
+    if not path.exists():
+        problem = f"{path}, which does not exist"
+    elif "adapter_config.json" in found and "config.json" not in found:
         problem = "an adapter without its model"
     elif path.is_dir() and "config.json" not in found:
         problem = f"a folder with {', '.join(found[:5]) or 'nothing'} in it"
-    elif path.is_dir() and not any(name.endswith(".safetensors") for name in found):
-        pickles = [name for name in found if name.endswith(_PICKLES)]
-        problem = f"{pickles[0]}, a pickle, which may run code" if pickles else "no weights"
-    elif path.is_file() and path.suffix != ".gguf":
-        problem = f"{path.name}" + (", a pickle, which may run code" if path.suffix in _PICKLES else "")
-    elif not path.exists():
-        problem = f"{path}, which does not exist"
-    else:
+    elif any(name.endswith(".safetensors") for name in found):
         return
+    elif pickles:
+        problem = f"{pickles[0]}, a pickle, which may run code"
+    else:
+        problem = "no weights" if path.is_dir() else path.name
     raise InputError(
         "The model cannot be read.",
-        needs="a folder with config.json and weights in safetensors, or a .gguf file",
+        needs="a folder with config.json and weights in safetensors",
         got=problem,
         hint="model.save_pretrained(folder) writes safetensors; an adapter goes to --adapter",
     )
@@ -436,21 +383,17 @@ def _foreign_adapter(got: str) -> InputError:
 
 def _sha256(path: Path) -> str:
     """The hash of all weights and settings, file by file in the order of their names."""
-    files = [path] if path.is_file() else sorted([*path.glob("*.safetensors"), *path.glob("*config.json")])
     total = hashlib.sha256()
-    for each in files:
+    for each in sorted([*path.glob("*.safetensors"), *path.glob("*config.json")]):
         with each.open("rb") as file:
             total.update(hashlib.file_digest(file, "sha256").digest())
     return total.hexdigest()
 
 
 def _unreadable(what: str, path: Path, error: Exception) -> InputError:
-    whole = path.suffix == ".gguf"
     return InputError(
         f"The {what} cannot be read.",
         needs="a causal language model that transformers knows, in local files, without code of its own",
         got=f"{path}: {words_of(error)}",
-        hint="a complete copy of the file; compare its size with the original's"
-        if whole
-        else "model.save_pretrained(folder) and tokenizer.save_pretrained(folder)",
+        hint="model.save_pretrained(folder) and tokenizer.save_pretrained(folder)",
     )

@@ -16,7 +16,7 @@ from remanence.scale.seeds import unit_seed
 from remanence.texts.mechanism import LanguageModel
 
 ALPHABET = "\n" + string.ascii_lowercase + string.digits + " :."
-_SYLLABLES = ("ba", "de", "fi", "gu", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu")
+SYLLABLES = ("ba", "de", "fi", "gu", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu")
 
 
 class TinyTransformer(nn.Module):
@@ -86,8 +86,8 @@ def made_up_records(count: int, *, seed: int, digits: int = 4) -> list[dict[str,
     generator = torch.Generator().manual_seed(unit_seed([seed, 3], 0))
     found: dict[str, str] = {}
     while len(found) < count:
-        picks = torch.randint(len(_SYLLABLES), (4,), generator=generator).tolist()
-        first, second, third, last = (_SYLLABLES[pick] for pick in picks)
+        picks = torch.randint(len(SYLLABLES), (4,), generator=generator).tolist()
+        first, second, third, last = (SYLLABLES[pick] for pick in picks)
         code = "".join(map(str, torch.randint(10, (digits,), generator=generator).tolist()))
         found.setdefault(f"{first}{second}{third} {last}: ", code)
     return [{"prefix": name, "secret": code} for name, code in found.items()]

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from remanence.core.checks import refusing
@@ -81,33 +81,6 @@ def language_model(
         device=device,
         sha256=sha256,
     )
-
-
-def in_bfloat16(model: nn.Module, head: nn.Module) -> nn.Module:
-    """A copy that computes in bfloat16, for `rounded_log_probabilities`; its last layer, `head`, adds in float32.
-
-    The last layer's weights are rounded like the others. Products of two bfloat16 numbers are exact in TF32, so
-    a GPU may use it there, and logits lose nothing more to rounding.
-    """
-    name = next(name for name, module in model.named_modules() if module is head)
-    coarse = copy.deepcopy(model).requires_grad_(False)
-    last, tf32, usual = coarse.get_submodule(name), torch.backends.cuda.matmul, []
-    for parameter in coarse.parameters():  # buffers stay: rotary angles need the precision
-        parameter.data = parameter.data.bfloat16()
-    for key, parameter in list(last.named_parameters(recurse=False)):
-        setattr(last, key, nn.Parameter(parameter.data.float(), requires_grad=False))  # no longer tied
-
-    def begin(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        usual.append(tf32.allow_tf32)
-        tf32.allow_tf32 = True
-        return tuple(each.float() for each in inputs)
-
-    def end(*_: Any) -> None:
-        tf32.allow_tf32 = usual.pop()
-
-    last.register_forward_pre_hook(begin)
-    last.register_forward_hook(end, always_call=True)
-    return coarse
 
 
 def _encoder(tokenizer: Any, *, special: bool) -> tuple[Encode, Encode | None]:

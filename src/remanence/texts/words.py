@@ -136,31 +136,15 @@ def curve_picture(result: AuditResult) -> str:
     return picture("queries", label, draw, height=2.8)
 
 
-def curve_table(result: AuditResult) -> Table:
-    """The same curve as numbers in 1000."""
+def risk_table(result: AuditResult) -> Table:
+    """The riskiest places."""
     from rich.table import Table
 
-    from remanence.report.frequencies import thousandths
-
-    table = Table("in 1000 secrets, come out within", title_justify="left")
-    for n in QUERIES:
-        table.add_column(f"{n:,.0f}" if n < 1e4 else f"{n:.0e}".replace("e+0", "e"), justify="right")
-    for words, shares in curves(_sampled(result)).items():
-        table.add_row(words, *(_short(thousandths(share)) for share in shares.tolist()))
-    return table
-
-
-def risk_table(result: AuditResult, texts: Mapping[tuple[int, int], str] | None = None) -> Table:
-    """The riskiest places; with the secrets themselves only on request."""
-    from rich.table import Table
-
-    table = Table("place", title=f"Riskiest for {result.strongest.attack}", title_justify="left")
+    table = Table(HEADINGS[0], title=f"Riskiest for {result.strongest.attack}", title_justify="left")
     for heading in HEADINGS[1:]:
         table.add_column(heading, justify="right")
-    if texts is not None:
-        table.add_column("secret")
     for risk in riskiest(result):
-        table.add_row(*risk.cells(), *([] if texts is None else [repr(texts[risk.line, risk.part])]))
+        table.add_row(*risk.cells())
     return table
 
 
@@ -168,14 +152,3 @@ def _sampled(result: AuditResult) -> Evidence:
     """The strongest attack whose tries are random; greedy decoding has no curve."""
     drawn = [entry for entry in result.evidence if entry.attack != "greedy-decoding"]
     return max(drawn or result.evidence, key=lambda entry: (entry.main.lower, entry.main.rate))
-
-
-def _short(number: str) -> str:
-    """No more digits than fit in a column.
-
-    >>> _short("999.9712"), _short("0.000024"), _short("57")
-    ('999.9', '2e-05', '57')
-    """
-    if len(number) <= 6:
-        return number
-    return f"{float(number):.0e}" if float(number) < 0.1 else number[:5]
