@@ -149,9 +149,9 @@ def test_a_large_layer_is_sketched_and_gives_the_same_span(monkeypatch):
     monkeypatch.setattr(span, "_LARGE", 8)
     monkeypatch.setattr(span, "_SPARE", 4)
     sketched = SpanEquations.of(head, layers, FLOAT32, most=16)
-    assert whole.size == sketched.size == 6
+    assert whole.rank == sketched.rank == 6
     inside = sketched.directions @ whole.directions.mT
     assert torch.linalg.svdvals(inside).min() > 1 - 1e-6
     noise = [(torch.randn_like(weight), torch.randn_like(bias)) for weight, bias in layers]
     filled = SpanEquations.of(head, noise, FLOAT32, most=16)
-    assert filled is None or filled.size > 16
+    assert filled is None or filled.rank > 16
