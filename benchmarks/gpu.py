@@ -191,6 +191,16 @@ COMMANDS = (
             Row("tokens a second, top-p 0.9", "68,502", rf"{NUMBER} tokens/s \(temperature 1, top-p"),
         ],
     ),
+    Command(
+        "docs/evidence/texts.md",
+        "text_precision.py --device cuda",
+        "text_precision.py --device cpu --texts 8 --compared 8 --layers 1 --vocabulary 99 --tokens 16",
+        [
+            Row("texts of 128 tokens a second, float32", "948", rf"float32: +{NUMBER} texts"),
+            Row("in bfloat16, with its bracket", "5,506", rf"bfloat16: +{NUMBER}, with"),
+            Row("of 1,000 that hold the float64 value", "1000", rf"inside the bracket: {NUMBER} of"),
+        ],
+    ),
 )  # fmt: skip
 
 

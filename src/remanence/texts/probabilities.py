@@ -95,10 +95,15 @@ def log_probabilities(
 ) -> Tensor:
     """The log-probability of every secret under every decoding, `(decodings, secrets)`, in one pass over each."""
     found = torch.zeros(len(decodings), len(secrets), dtype=torch.float64, device=model.device)
-    for text, token, logits in _read_all(model, secrets):
+    for text, token, logits in read_all(model, secrets):
         for own, decoding in enumerate(decodings):
             each = decoding.log_law(logits).gather(-1, token[:, None])[:, 0]
             found[own].index_add_(0, text, each)
+    return finite(found, model)
+
+
+def finite(found: Tensor, model: LanguageModel) -> Tensor:
+    """The numbers of texts `(…, texts)`, in memory; refuse NaN."""
     if bool(found.isnan().any()):
         raise InputError(
             f"{model.name} answers with NaN.",
@@ -109,7 +114,7 @@ def log_probabilities(
     return found.cpu()
 
 
-def _read_all(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def read_all(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """The logits of every place before a token of a secret, `(places, vocabulary)`; whose they are; and the token.
 
     Texts are sorted, so that a batch shares a common prefix, which is read once.
