@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from patients import parts, patients, prepared
 from sklearn import ensemble, neighbors, preprocessing, svm
 from sklearn import linear_model as linear
@@ -15,9 +16,11 @@ from sklearn.pipeline import make_pipeline
 from remanence import audit
 from remanence.auditing import AuditResult
 from remanence.core.exceptions import UnreadableAuditError
+from remanence.core.rates import SuccessRate
 from remanence.report import words
 from remanence.results.verdict import Policy, Verdict
 from remanence.tables.attacks import PublishedStatistics, StoredInObject, TreeLeaves, WholeObject
+from remanence.tables.single_columns import Columns, PartRate, part_rates
 from remanence.tables.sklearn import table_game
 
 X, Y = load_breast_cancer(return_X_y=True)
@@ -29,6 +32,21 @@ def scaler_alone():
     frame, labels = patients()
     game = table_game(prepared(DummyClassifier()).fit(frame, labels), frame, labels)
     return audit(game, [PublishedStatistics()])
+
+
+def test_each_of_five_columns_has_a_fifth_of_the_doubt():
+    errors = {f"{which}column {name}": torch.zeros(40) for which in ("", "control ") for name in "abcde"}
+    errors["control column a"] = torch.tensor([0.0] * 3 + [9.0] * 37)
+    found = part_rates(errors, dict.fromkeys("abcde", 0.25), 0.5, confidence=0.95)
+    assert found[0] == PartRate("a", SuccessRate(40, 40, 0.99), SuccessRate(3, 40, 0.99), 0.25)
+    assert found[0].main.lower == pytest.approx(0.005 ** (1 / 40))  # all of 40, in one of 200 cases by chance
+    assert [part.control.successes for part in found] == [3, 40, 40, 40, 40]
+
+
+@pytest.mark.parametrize(("control", "guess", "tells"), [(0, 0.1, True), (900, 0.1, False), (0, 0.9, False)])
+def test_a_column_tells_something_above_its_control_and_above_a_guess(control, guess, tells):
+    found = Columns((PartRate("age", SuccessRate(900, 1000), SuccessRate(control, 1000), guess),))
+    assert found.tells is found.exposes(Policy(0.1)) is tells
 
 
 def test_a_scaler_exposes_columns_though_no_row_comes_back(scaler_alone):
