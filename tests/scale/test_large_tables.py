@@ -67,8 +67,6 @@ def tables():
     yield "ridge", Ridge().fit(table, numbers), table, numbers
     balanced = LogisticRegression(class_weight="balanced", **exact).fit(table, classes)
     yield "balanced", balanced, table, classes
-    without = LogisticRegression(fit_intercept=False, **exact).fit(table, classes)
-    yield "no intercept", without, table, classes
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def _check_part(part: Part) -> Fit | None:
     ):
         try:
             features = np.ascontiguousarray(np.asarray(part.features, dtype=np.float64))
-            own = objective(part.estimator, features, np.asarray(part.labels), part.weights)
+            own = objective(part.estimator, np.asarray(part.labels), part.weights)
         except (InputError, ValueError, TypeError):  # an unknown objective
             return compare_with_refit(part)
         return check_optimum(part, own, features)
@@ -280,7 +280,7 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> Fit | Non
         return compare_with_refit(part)
     if worth <= _TO_THE_DIGIT:
         return "exactly"
-    again = [_refitted(part, features, seed) for seed in (0, 1)]
+    again = [_refitted(part, seed) for seed in (0, 1)]
     totals = [left.total_at(fit) for fit in again if fit is not None]
     off = float("nan")
     if totals:
@@ -369,13 +369,13 @@ def _gradient(own: Objective, data: Records, release: Any) -> tuple[np.ndarray, 
     return total, square, rounding
 
 
-def _refitted(part: Part, features: np.ndarray, seed: int) -> Any:
+def _refitted(part: Part, seed: int) -> Any:
     """The model's numbers after fitting it once more, from the start, on the table; None where that cannot be done."""
     fitted = refit(part, seed)
     if fitted is None:
         return None
     try:
-        return objective(fitted, features, np.asarray(part.labels), part.weights).release
+        return objective(fitted, np.asarray(part.labels), part.weights).release
     except InputError:
         return None
 

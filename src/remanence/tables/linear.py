@@ -1,13 +1,11 @@
 """Linear models inside a fitted object: what each minimises, and its equations solved for the missing row.
 
-Where the class is known, its own settings say what it minimises, with the penalty on the *sum* of the losses. The
-coefficients of any other linear model reveal it: at an optimum the gradient of the losses is
-−λ₂·coefficient − λ₁·sign(coefficient), two unknowns in as many equations as features.
+A model's own settings say what it minimises, with the penalty on the *sum* of the losses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +22,6 @@ from remanence.core.records import Records
 from remanence.core.releases import Weights
 from remanence.tables.glm.closed_form import ClosedForm
 from remanence.tables.glm.families import (
-    Family,
     Gaussian,
     Indicators,
     Logistic,
@@ -36,65 +33,6 @@ from remanence.tables.glm.model import GLM
 from remanence.tables.parts import Part
 from remanence.tables.recovery import Clue
 from remanence.tables.rows import UNKNOWN, as_values, encoded, numbers
-
-
-def measured(
-    model: Any, features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, release: Weights
-) -> tuple[GLM, np.ndarray]:
-    """The family and the penalties that make this table an optimum, for an estimator without a description below."""
-    found = []
-    for family, coded in _families(model, labels):
-        if family.outputs != len(release["coefficient"][0]):
-            continue
-        data = as_records(features, coded, weights)
-        plain = GLM(family, penalty=0.0)
-        own = plain.record_gradients(data[None], release, weights=data[None].weights)[0].numpy()
-        with np.errstate(over="ignore"):
-            total, spread = own.sum(0), np.sqrt((own**2).sum(0)) + 1e-300
-        if not np.isfinite(spread).all():
-            continue  # the exponential of such predictions overflows
-        coefficient = release["coefficient"][0].numpy()
-        active = coefficient != 0
-        unit, slopes = spread[:, 1:][active], total[:, 1:][active]
-        intercept = bool(np.any(model.intercept_))
-        level = intercept * np.abs(total[:, 0] / spread[:, 0]).max()
-        causes = np.stack([coefficient[active], np.sign(coefficient[active])], 1) / unit[:, None]
-        # A ridge alone first, then a ridge and a lasso.
-        for causing in (causes * [1, 0], causes):
-            sizes = np.linalg.lstsq(causing, -slopes / unit, rcond=None)[0].clip(min=0)
-            off = np.abs(slopes / unit + causing @ sizes).max(initial=0.0)
-            ridge, lasso = sizes.tolist()
-            mechanism = GLM(family, penalty=ridge, l1_penalty=lasso, fit_intercept=intercept)
-            found.append((off + level, mechanism, coded))
-            if off < 1e-6:
-                break
-    best = min(found, key=lambda entry: entry[0], default=None)
-    if best is None or best[0] > 1e-3:
-        near = None if best is None else f"the nearest, {best[1].family.name}, is off by {best[0]:.2g}"
-        raise InputError(
-            f"{type(model).__name__} is not at a known optimum, or was fitted on another table.",
-            needs="coefficients at which the gradient of a loss (least squares, logistic, hinge, Poisson, gamma) "
-            "equals a ridge or lasso penalty's",
-            got=near or "none fits",
-            hint="in Python, wrap its training in remanence.looped() and attack it with retrain-and-compare",
-        )
-    return best[1], best[2]
-
-
-def _families(model: Any, labels: np.ndarray) -> Iterator[tuple[Family, np.ndarray]]:
-    if hasattr(model, "classes_"):
-        coded, count = encoded(model, labels), len(model.classes_)
-        yield (Logistic() if count == 2 else Multinomial(count)), coded
-        yield Indicators(count), coded
-        yield SquaredHinge(count), coded
-        return
-    values = numbers(labels, "labels")
-    yield Gaussian(), values
-    if (values >= 0).all():
-        yield Tweedie(1.0), values
-    if (values > 0).all():
-        yield Tweedie(2.0), values
-
 
 _LOGISTIC_SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga", "liblinear")
 
@@ -123,18 +61,13 @@ def of_features(release: Weights, chosen: np.ndarray) -> Weights:
 
 
 def is_linear(model: Any) -> bool:
-    """Whether it predicts by coefficients and an intercept."""
-    return hasattr(model, "coef_") and hasattr(model, "intercept_") and not hasattr(model, "support_vectors_")
-
-
-def is_described(model: Any) -> bool:
-    """Whether its own settings say what it minimises, whatever the table."""
+    """Whether it is a linear model whose settings say what it minimises."""
     return any(isinstance(model, kinds) for kinds, _ in _DESCRIPTIONS)
 
 
-def objective(model: Any, features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Objective:
+def objective(model: Any, labels: np.ndarray, weights: np.ndarray | None) -> Objective:
     """The objective of a fitted linear model."""
-    labels = one_label(labels, len(features))
+    labels = one_label(labels, len(labels))
     if getattr(model, "positive", False):
         raise InputError(
             "A model with non-negative coefficients is not at an unconstrained optimum.",
@@ -143,13 +76,9 @@ def objective(model: Any, features: np.ndarray, labels: np.ndarray, weights: np.
             hint="audit an unconstrained fit of the same data",
         )
     release = Weights(_parameters(model))
-    total = len(features) if weights is None else float(weights.sum())
-    for kinds, describe in _DESCRIPTIONS:
-        if isinstance(model, kinds):
-            mechanism, coded = describe(model, labels, total)
-            break
-    else:
-        mechanism, coded = measured(model, features, labels, weights, release)
+    total = len(labels) if weights is None else float(weights.sum())
+    describe = next(describe for kinds, describe in _DESCRIPTIONS if isinstance(model, kinds))
+    mechanism, coded = describe(model, labels, total)
     outputs = len(release["coefficient"][0])
     if outputs != mechanism.family.outputs:
         raise InputError(
@@ -369,7 +298,7 @@ def equations(part: Part) -> list[Equations]:
     if matrix is None or part.labels is None or not is_linear(part.estimator) or np.isnan(matrix).any():
         return []
     try:
-        own = objective(part.estimator, np.ascontiguousarray(matrix), np.asarray(part.labels), part.weights)
+        own = objective(part.estimator, np.asarray(part.labels), part.weights)
         found = Equations(part.path, own.mechanism, of_features(own.release, own.active), own.active)
         ClosedForm().check(Knowledge(own.mechanism, Uninformed(), found.records(part)[1:]))
     except RemanenceError:

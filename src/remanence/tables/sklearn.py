@@ -197,7 +197,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     matrix = numbers(features, "features")
     weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
     labels = np.asarray(labels)
-    described = objective(estimator, matrix, labels, weights)
+    described = objective(estimator, one_label(np.asarray(labels), len(matrix)), weights)
     mechanism, release = described.mechanism, described.release
     _require_equations(mechanism, estimator, matrix)
     caveats = duplicates(matrix, described.labels)
@@ -225,10 +225,10 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
 
 def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray) -> None:
     width = matrix.shape[1] + bool(getattr(model, "fit_intercept", True))
-    if not mechanism.fit_intercept and not mechanism.family.classes:
+    if not mechanism.fit_intercept:
         raise InputError(
             "Without an intercept the equations give a record only up to a factor.",
-            needs="an intercept, or classes",
+            needs="an intercept",
             got=f"{type(model).__name__} with fit_intercept=False",
             hint="audit a fit with an intercept; this one is not safe, only harder to read",
         )
