@@ -48,7 +48,7 @@ from sklearn.pipeline import make_pipeline
 
 from remanence.core.exceptions import MisfitError, RemanenceError
 from remanence.tables.command import TableOptions, load_table_game
-from remanence.tables.parts import parts_of
+from remanence.tables.parts import Part
 from remanence.tables.sklearn import table_game
 from remanence.tables.stored import stored_rows
 
@@ -134,7 +134,9 @@ def fitted_on(model, features, labels) -> Any:
 def held_by(model, features, labels) -> list:
     """The arrays of a fitted model that hold rows of its table."""
     fitted = fitted_on(model, features, labels)
-    return [found for part in parts_of(fitted, features, labels) for found in stored_rows(part)]
+    return [
+        found for part in Part("model", fitted, features, labels).innermost() for found in stored_rows(part)
+    ]
 
 
 def holders() -> None:

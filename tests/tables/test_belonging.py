@@ -19,6 +19,7 @@ from sklearn.semi_supervised import SelfTrainingClassifier
 
 from remanence.core.exceptions import InputError, MisfitError
 from remanence.tables.belonging import check_belongs
+from remanence.tables.parts import Part
 from remanence.tables.sklearn import leave_one_out, table_game
 
 X, Y = load_breast_cancer(return_X_y=True)
@@ -77,11 +78,11 @@ def test_a_model_belongs_to_its_own_table_and_not_to_other_peoples(model):
     features, labels = (D, T) if model in REGRESSORS else (X, Y)
     mine, others = halves(features)
     fitted = clone(model).fit(features[mine], labels[mine])
-    found = check_belongs(fitted, features[mine], labels[mine])
+    found = check_belongs(Part("model", fitted, features[mine], labels[mine]))
     assert found.confirmed
     assert not found.unconfirmed
     with pytest.raises(MisfitError) as caught:
-        check_belongs(fitted, features[others], labels[others])
+        check_belongs(Part("model", fitted, features[others], labels[others]))
     assert all(caught.value.__dict__[part] for part in ("needs", "got", "hint"))
 
 
@@ -91,12 +92,12 @@ def test_one_record_too_many_is_worth_about_one_record():
     for left_out in range(0, len(D), 40):
         kept = np.arange(len(D)) != left_out
         try:
-            check_belongs(model.fit(D[kept], T[kept]), D, T)
+            check_belongs(Part("model", model.fit(D[kept], T[kept]), D, T))
             worths.append(0.0)  # too little to be noticed
         except MisfitError as error:
             worths.append(float(error.got.split("worth ")[1].split(" of")[0]))
     assert 0.4 < np.mean(worths) < 2.5
-    assert not check_belongs(model.fit(D, T), D, T).inexact
+    assert not check_belongs(Part("model", model.fit(D, T), D, T)).inexact
 
 
 def test_other_columns_and_another_order_are_named():
@@ -123,15 +124,15 @@ def test_single_precision_is_not_another_table():
     for model in (linear.Ridge(), linear.LogisticRegression()):
         fitted = model.fit(scaled.astype(np.float32), Y)
         assert fitted.coef_.dtype == np.float32
-        assert check_belongs(fitted, scaled, Y).confirmed
+        assert check_belongs(Part("model", fitted, scaled, Y)).confirmed
 
 
 def test_a_forest_publishes_which_rows_each_tree_saw():
     # Without a fixed random_state no second fit is the same, and yet every leaf can be recounted.
     forest = ensemble.RandomForestClassifier(5).fit(X, Y)
-    assert check_belongs(forest, X, Y).confirmed == ("model",)
+    assert check_belongs(Part("model", forest, X, Y)).confirmed == ("model",)
     with pytest.raises(MisfitError, match="nodes hold others"):
-        check_belongs(forest, X[::-1], Y[::-1])  # the rows were drawn by their places
+        check_belongs(Part("model", forest, X[::-1], Y[::-1]))  # the rows were drawn by their places
 
 
 def test_training_that_draws_at_random_is_neither_confirmed_nor_accused():
@@ -152,7 +153,7 @@ def test_a_target_encoder_that_draws_its_folds_leaves_what_follows_unconfirmed()
         (StratifiedKFold(shuffle=True, random_state=0), ()),
     ):
         model = make_pipeline(TargetEncoder(cv=folds), linear.LogisticRegression()).fit(words, labels)
-        found = check_belongs(model, words, labels)
+        found = check_belongs(Part("model", model, words, labels))
         assert found.unconfirmed == expected
         assert "model.targetencoder" in found.confirmed
 

@@ -31,6 +31,7 @@ from remanence.core.exceptions import MisfitError
 from remanence.results.verdict import Verdict
 from remanence.tables.attacks import TreeLeaves, WholeObject
 from remanence.tables.belonging import check_belongs
+from remanence.tables.parts import Part
 from remanence.tables.reading import read_table
 from remanence.tables.rows import codings
 from remanence.tables.sklearn import leave_one_out, table_game
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def belongs(model, table, labels, weights=None):
     try:
-        return bool(check_belongs(model, table, labels, weights).confirmed)
+        return bool(check_belongs(Part("model", model, table, labels, weights)).confirmed)
     except MisfitError:
         return False
 
@@ -199,8 +200,8 @@ def test_a_table_of_fewer_digits_is_said_to_be_one():
     assert "table-not-exact" not in {caveat.id for caveat in exact.caveats}
     assert "table-not-exact" in {caveat.id for caveat in rounded.caveats}
     scaler = preprocessing.StandardScaler().fit(table)
-    assert check_belongs(scaler, table.round(6), None).inexact == ("model",)
-    assert check_belongs(scaler, table, None).inexact == ()
+    assert check_belongs(Part("model", scaler, table.round(6), None)).inexact == ("model",)
+    assert check_belongs(Part("model", scaler, table, None)).inexact == ()
 
 
 @pytest.mark.parametrize("make", [table_game, leave_one_out])

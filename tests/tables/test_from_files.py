@@ -79,6 +79,7 @@ MISTAKES = {
     "model.py:fitted --data semicolons.csv --label outcome": "semicolons between",
     "model.py:fitted --data strangers.csv --label outcome": "not fitted on this table",
     "model.py:fitted --data words.csv --label outcome": "cannot read this table",
+    "model.py:fitted --data west.csv --label outcome": "unknown categories ['west']",
     "model.py:plain --data gap.csv --label outcome": "1 of 150 rows with an empty",
     "no.skops --data train.csv --label outcome": "no such model",
     "model.py --data train.csv --label outcome": "model.py:function",
@@ -100,6 +101,7 @@ def test_mistakes_end_with_needs_got_and_try(folder, monkeypatch, capsys, argume
     train.drop(columns="bmi").to_csv("other.csv", index=False)
     train.to_csv("semicolons.csv", sep=";", index=False)
     train.assign(age="old").to_csv("words.csv", index=False)
+    train.assign(region=train["region"].where(train.index != 90, "west")).to_csv("west.csv", index=False)
     gap = train[["age", "outcome"]].fillna(40)
     gap.assign(age=gap["age"].where(gap.index != 3)).to_csv("gap.csv", index=False)
     strangers, labels = patients(150, seed=1)

@@ -23,6 +23,7 @@ from remanence import audit
 from remanence.core.exceptions import InputError
 from remanence.tables.attacks import WholeObject
 from remanence.tables.belonging import check_belongs
+from remanence.tables.parts import Part
 from remanence.tables.rows import codings
 from remanence.tables.sklearn import table_game
 
@@ -128,7 +129,7 @@ def test_texts_are_not_claimed_and_their_vectorizer_is_named():
 
 def test_a_model_of_sparse_words_belongs_to_its_texts():
     model = make_pipeline(TfidfVectorizer(), linear.SGDClassifier(random_state=0)).fit(NOTES, WORDS)
-    assert check_belongs(model, NOTES.to_frame("note"), WORDS).confirmed
+    assert check_belongs(Part("model", model, NOTES.to_frame("note"), WORDS)).confirmed
 
 
 def test_labels_are_matched_by_text_by_alphabet_and_by_any_order():

@@ -22,7 +22,7 @@ from remanence.core.checks import same_columns
 from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.records import Records
 from remanence.tables.linear import Objective, as_records, is_linear, objective
-from remanence.tables.parts import Part, arrays_in, as_input, final_estimator, parts_of, spared
+from remanence.tables.parts import Part, arrays_in, as_input, final_estimator, spared
 from remanence.tables.statistics import published
 from remanence.tables.stored import stored_rows
 from remanence.tables.trees import misplaced_nodes, trees_of
@@ -207,17 +207,16 @@ def check_columns(estimator: Any, features: Any) -> None:
         )
 
 
-def check_belongs(
-    estimator: Any, features: Any, labels: np.ndarray | None, weights: np.ndarray | None = None
-) -> Belonging:
+def check_belongs(whole: Part) -> Belonging:
     """Refuse a model that was not fitted on this table; otherwise report which parts were confirmed."""
-    check_columns(estimator, features)
+    check_columns(whole.estimator, whole.features)
     confirmed, unconfirmed, inexact = [], [], []
-    chooser = final_estimator(estimator)
+    chooser = final_estimator(whole.estimator)
     if isinstance(chooser, RANSACRegressor) and isinstance(chooser.random_state, int):
-        # This table chose the rows that its member saw, so the rows left out count too.
-        compare_with_refit(Part("model", estimator, features, labels, weights))
-    for part in parts_of(estimator, features, labels, weights):
+        compare_with_refit(
+            whole
+        )  # this table chose the rows that its member saw, so the rows left out count too
+    for part in whole.innermost():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a second fit repeats the warnings of the first
             found = _check_part(part)

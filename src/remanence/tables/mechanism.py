@@ -23,7 +23,7 @@ from remanence.results.caveats import Caveat
 from remanence.tables.belonging import Belonging, check_belongs
 from remanence.tables.caveats import PART_NOT_CONFIRMED, PART_NOT_READ, TABLE_NOT_EXACT
 from remanence.tables.linear import equations
-from remanence.tables.parts import Part, arrays_in, final_estimator, parts_of
+from remanence.tables.parts import Part, arrays_in, final_estimator
 from remanence.tables.rows import Rows
 from remanence.tables.statistics import label_statistics, published
 from remanence.tables.stored import stored_rows, stored_values
@@ -46,34 +46,35 @@ _LOOKS: tuple[Callable[[Part], list], ...] = (
 class Fitting:
     """A fitted object and the table that it was declared to be fitted on; this is tested once."""
 
-    estimator: Any
-    table: Any
-    labels: np.ndarray
-    weights: np.ndarray | None = None
+    whole: Part
     taken_apart: bool = True  # whether its parts are read, or only the equations of one linear model
 
     @cached_property
     def belonging(self) -> Belonging:
         """Which parts were fitted on the table. Raises `MisfitError` where one certainly was not."""
-        return check_belongs(self.estimator, self.table, self.labels, self.weights)
+        return check_belongs(self.whole)
 
     @cached_property
-    def plans(self) -> tuple[tuple[str, Any], ...]:
-        """What each part that belongs to the table gives away, by its path."""
+    def _read(self) -> tuple[tuple[str, bool, list], ...]:
+        """Each part that belongs to the table: its path, whether it learned from the rows, what it gives away."""
         return tuple(
-            (part.path, plan)
-            for part in self._parts()
-            if part.path in self.belonging.confirmed and not part.circular
-            for look in _LOOKS
-            for plan in look(part)
+            (
+                part.path,
+                _holds_numbers(part),
+                [plan for look in _LOOKS if not part.circular for plan in look(part)],
+            )
+            for part in self.whole.innermost()
+            if part.path in self.belonging.confirmed
         )
 
-    def _parts(self) -> Iterator[Part]:
-        return parts_of(self.estimator, self.table, self.labels, self.weights)
+    @property
+    def plans(self) -> tuple[tuple[str, Any], ...]:
+        """What each part that belongs to the table gives away, by its path."""
+        return tuple((path, plan) for path, _, plans in self._read for plan in plans)
 
     def check(self) -> None:
         """Refuse an object of another table, or one that reveals nothing about single rows."""
-        model = final_estimator(self.estimator)
+        model = final_estimator(self.whole.estimator)
         name, confirmed = type(model).__name__, self.belonging.confirmed
         if not self.taken_apart:
             return
@@ -110,22 +111,14 @@ class Fitting:
             yield replace(TABLE_NOT_EXACT, seen=f"Nearly the same: {', '.join(self.belonging.inexact)}.")
         if not self.taken_apart:
             return
-        if silent := self._silent():
+        if silent := [path for path, learned, plans in self._read if learned and not plans]:
             yield replace(PART_NOT_READ, seen=f"Without a finding: {', '.join(silent)}.")
 
-    def _silent(self) -> list[str]:
-        """Parts that learned numbers from the table, none of them known to reveal single rows."""
-        telling = {path for path, _ in self.plans}
-        return [
-            part.path
-            for part in parts_of(self.estimator, None, None)
-            if part.path in self.belonging.confirmed
-            and part.path not in telling
-            and (
-                get_tags(part.estimator).input_tags.string
-                or any(values.dtype.kind == "f" and values.size for _, values in arrays_in(part.estimator))
-            )
-        ]
+
+def _holds_numbers(part: Part) -> bool:
+    arrays = arrays_in(part.estimator)
+    texts = get_tags(part.estimator).input_tags.string
+    return texts or any(values.dtype.kind == "f" and values.size for _, values in arrays)
 
 
 @final

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -114,189 +114,11 @@ def _state(held: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Member:
-    """An estimator inside another, and which rows and columns of the outer one's table it saw; None: all of them."""
-
-    name: str
-    estimator: Any
-    labels: np.ndarray | None
-    weights: np.ndarray | None = None
-    rows: np.ndarray | None = None
-    columns: Any = None
-    back: Callable[[np.ndarray], np.ndarray] | None = (
-        None  # from its labels to the outer ones; None: the same
-    )
-    by_label: bool = False  # whether the labels decide which rows it saw
-    drawn: bool = False  # whether the weights count how often each row was drawn, which the object publishes
-
-    def sees(self, features: Any) -> Any:
-        """Its part of the table."""
-        if self.columns is not None:
-            features = columns_of(features, self.columns)
-        # Some wrappers pass arrays on, without the names.
-        named = hasattr(features, "columns") and hasattr(self.estimator, "n_features_in_")
-        if named and not hasattr(self.estimator, "feature_names_in_"):
-            features = features.to_numpy()
-        return features if self.rows is None else _safe_indexing(features, self.rows)
-
-
-def is_a(held: Any, *kinds: type) -> bool:
-    """`isinstance`, for type checkers with incomplete knowledge of scikit-learn's attributes."""
-    return isinstance(held, kinds)
-
-
-def rows_depend_on_labels(estimator: Any) -> bool:
-    """Whether some estimator inside was fitted on rows chosen by their labels."""
-    held = [estimator, *estimator.get_params().values()]
-    return any(is_a(each, CalibratedClassifierCV, OneVsOneClassifier) for each in held)
-
-
-def members_of(
-    estimator: Any, features: Any, labels: np.ndarray | None, weights: np.ndarray | None
-) -> list[Member] | None:
-    """The estimators side by side inside one, if it is certain what each saw; None for one without members."""
-    if is_a(estimator, ColumnTransformer):
-        return [
-            Member(name, step, labels, columns=columns)
-            for name, step, columns in estimator.transformers_
-            if not is_a(step, str) or step == "passthrough"
-        ]
-    if is_a(estimator, FeatureUnion):
-        return [Member(name, step, labels) for name, step in estimator.transformer_list]
-    if is_a(estimator, StackingClassifier, StackingRegressor, VotingClassifier, VotingRegressor):
-        if getattr(estimator, "cv", None) == "prefit":
-            return None  # their training data are unknown
-        coder = getattr(estimator, "_label_encoder", getattr(estimator, "le_", None))
-        seen = labels if labels is None or coder is None else coder.transform(labels)
-        back = None if coder is None else lambda codes: coder.inverse_transform(codes.astype(int))
-        named = estimator.named_estimators_.items()
-        return [
-            Member(name, member, seen, weights, back=back) for name, member in named if not is_a(member, str)
-        ]
-    if is_a(estimator, CalibratedClassifierCV):
-        return _calibrated(estimator, features, labels, weights)
-    if is_a(estimator, OneVsRestClassifier):
-        return _one_against_rest(estimator, labels)
-    if is_a(estimator, OneVsOneClassifier):
-        return _one_against_one(estimator, labels)
-    if is_a(estimator, TransformedTargetRegressor):
-        coder = estimator.transformer_
-        seen = None if labels is None else _through(coder.transform)(labels)
-        back = _through(coder.inverse_transform)
-        return [Member("regressor_", estimator.regressor_, seen, weights, back=back)]
-    if is_a(estimator, RFE):  # and RFECV, which derives from it
-        chosen = np.flatnonzero(estimator.support_)
-        return [Member("estimator_", estimator.estimator_, labels, columns=chosen)]
-    if is_a(estimator, RANSACRegressor):
-        rows = np.flatnonzero(estimator.inlier_mask_)
-        own = None if labels is None else labels[rows]
-        return [Member("estimator_", estimator.estimator_, own, rows=rows)]
-    if is_a(estimator, BaggingClassifier, BaggingRegressor):
-        return _bagged(estimator, labels, weights)
-    name = _SAW_ALL.get(type(estimator).__name__, "best_estimator_")
-    member = getattr(estimator, name, None)
-    return [Member(name, member, labels, weights)] if hasattr(member, "get_params") else None
-
-
-def _through(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """A function of one column, for labels."""
-    return lambda labels: np.ravel(function(np.asarray(labels, dtype=np.float64).reshape(-1, 1)))
-
-
-def _one_against_rest(estimator: Any, labels: np.ndarray | None) -> list[Member]:
-    """One problem for each class; with two classes, only that of the second."""
-    classes = np.asarray(estimator.classes_).tolist()
-    other = classes[0] if len(estimator.estimators_) == 1 else UNKNOWN  # one of several others
-    found = []
-    for member, label in zip(estimator.estimators_, classes[-len(estimator.estimators_) :], strict=True):
-        names = np.array([other, label, UNKNOWN], dtype=object)[:2]
-        own = None if labels is None else (labels == label).astype(int)
-        found.append(Member(str(label), member, own, back=_names(names)))
-    return found
-
-
-def _names(of_codes: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """From the codes of classes to their names."""
-    return lambda codes: np.asarray(of_codes)[codes.astype(int)]
-
-
-def _one_against_one(estimator: Any, labels: np.ndarray | None) -> list[Member] | None:
-    """One problem for each pair of classes, on the rows that are of either."""
-    if labels is None or estimator.pairwise_indices_ is not None:
-        return None
-    pairs, found = itertools.combinations(np.asarray(estimator.classes_).tolist(), 2), []
-    for member, (first, second) in zip(estimator.estimators_, pairs, strict=True):
-        rows = np.flatnonzero((labels == first) | (labels == second))
-        own, back = (labels[rows] == second).astype(int), _names([first, second])
-        found.append(Member(f"{first}-{second}", member, own, rows=rows, back=back, by_label=True))
-    return found
-
-
-# Wrappers whose one member was fitted on the whole table, not on columns or rows that the wrapper chose.
-_SAW_ALL = {
-    "FrozenEstimator": "estimator",
-    "SelectFromModel": "estimator_",
-    "FixedThresholdClassifier": "estimator_",
-    "TunedThresholdClassifierCV": "estimator_",
-}
-
-
-def _bagged(estimator: Any, labels: np.ndarray | None, weights: Any) -> list[Member] | None:
-    """Members saw rows as often as they were drawn: a weight, if the member takes weights."""
-    if weights is not None or labels is None:
-        return None
-    classes, labels = getattr(estimator, "classes_", None), np.asarray(labels)
-    labels = labels if classes is None else np.searchsorted(classes, labels)
-    back, found = None if classes is None else _names(classes), []
-    drawn = zip(
-        estimator.estimators_, estimator.estimators_samples_, estimator.estimators_features_, strict=True
-    )
-    for number, (member, rows, columns) in enumerate(drawn):
-        if has_fit_parameter(member, "sample_weight"):
-            times = np.bincount(rows, minlength=len(labels)).astype(np.float64)
-            found.append(Member(str(number), member, labels, times, None, columns, back, drawn=True))
-        else:
-            found.append(Member(str(number), member, labels[rows], None, rows, columns, back))
-    return found
-
-
-def _calibrated(
-    estimator: Any, features: Any, labels: np.ndarray | None, weights: Any
-) -> list[Member] | None:
-    members = [getattr(each, "estimator", None) for each in estimator.calibrated_classifiers_]
-    if len(members) == 1:
-        return [Member("calibrated_classifiers_[0]", members[0], labels, weights)]
-    if labels is None or features is None or weights is not None:
-        return None
-    folds: Any = check_cv(estimator.cv, labels, classifier=True)
-    if getattr(folds, "shuffle", False) and not isinstance(getattr(folds, "random_state", None), int):
-        return None  # which rows each member saw is unknown
-    stratified, found = is_a(folds, StratifiedKFold), []
-    for number, (rows, _) in enumerate(folds.split(features, labels)):
-        own, name = np.asarray(labels)[rows], f"calibrated_classifiers_[{number}]"
-        found.append(Member(name, members[number], own, rows=rows, by_label=stratified))
-    return found
-
-
-def columns_of(features: Any, columns: Any) -> Any:
-    """Some columns of an array or a DataFrame, as a ColumnTransformer names them once it is fitted."""
-    return _safe_indexing(features, [columns] if isinstance(columns, str | int) else columns, axis=1)
-
-
-def places_of(features: Any, columns: Any) -> np.ndarray:
-    """The positions of a member's columns in the outer table."""
-    count = features.shape[1]
-    if columns is None:
-        return np.arange(count)
-    if hasattr(features, "columns"):
-        chosen = columns_of(features.iloc[:0], columns).columns
-        return np.array([list(features.columns).index(name) for name in chosen], dtype=int)
-    return columns_of(np.arange(count)[None], columns)[0]
-
-
-@dataclass(frozen=True)
 class Part:
-    """An estimator, its path inside the object, and the table and the labels that it was fitted on."""
+    """An estimator, its path inside the object, and the table and the labels that it was fitted on.
+
+    The last fields say which part of the outer estimator's table this is; None: all of it, and the same labels.
+    """
 
     path: str
     estimator: Any
@@ -306,7 +128,11 @@ class Part:
     rows: np.ndarray | None = None  # their numbers in the object's own table; None: all of them
     sparse: Any = None  # the sparse matrix that it was fitted on, for which some solvers take other steps
     circular: bool = False  # whether, behind a TargetEncoder, every row depends on every other's label
-    drawn: bool = False  # whether the weights are how often each row was drawn
+    drawn: bool = False  # whether the weights are how often each row was drawn, which the object publishes
+    outer_rows: np.ndarray | None = None
+    outer_columns: Any = None
+    back: Callable[[np.ndarray], np.ndarray] | None = None  # from its labels to the outer ones
+    by_label: bool = False  # whether the labels decide which rows it saw
 
     @property
     def times(self) -> np.ndarray | None:
@@ -331,71 +157,239 @@ class Part:
         assert self.numbers is not None
         return self.numbers
 
+    def innermost(self) -> Iterator[Part]:
+        """Every innermost estimator, in the order of fitting."""
+        if self.estimator is None or isinstance(self.estimator, str):  # "passthrough", "drop"
+            return
+        inside = self.steps() if isinstance(self.estimator, Pipeline) else self.members()
+        if inside is None:
+            yield self
+        for part in inside or ():
+            yield from part.innermost()
 
-def parts_of(
-    estimator: Any,
-    features: Any,
-    labels: np.ndarray | None,
-    weights: np.ndarray | None = None,
-    path: str = "model",
-    rows: np.ndarray | None = None,
-    *,
-    sparse: Any = None,
-    circular: bool = False,
-    drawn: bool = False,
-) -> Iterator[Part]:
-    """Every innermost estimator in a fitted object, in the order of fitting."""
-    if estimator is None or isinstance(estimator, str):  # "passthrough", "drop"
-        return
-    if isinstance(estimator, Pipeline):
-        for place, (name, step) in enumerate(estimator.steps):
-            last = place == len(estimator.steps) - 1
-            own = weights if last else None
-            yield from parts_of(
-                step, features, labels, own, f"{path}.{name}", rows, sparse=sparse, circular=circular
-            )
-            circular = circular or any(isinstance(inner, TargetEncoder) for inner in _all_steps(step))
-            if not last:
-                behind = _behind(step, features, labels)
-                sparse = behind if hasattr(behind, "toarray") else None
-                features = _dense(behind)
-    elif (members := members_of(estimator, features, labels, weights)) is None:
-        yield Part(path, estimator, features, labels, weights, rows, sparse, circular, drawn)
-    else:
-        for member in members:
-            seen = None if features is None else member.sees(features)
-            if seen is None or seen.shape[1]:
-                inside = f"{path}.{member.name}"
-                own = rows if member.rows is None else member.rows if rows is None else rows[member.rows]
-                labels_, weights_ = member.labels, member.weights
-                if sparse is not None and seen is not features:
-                    sparse = csr_matrix(np.asarray(seen))
-                yield from parts_of(
-                    member.estimator,
-                    seen,
-                    labels_,
-                    weights_,
-                    inside,
-                    own,
-                    sparse=sparse,
-                    circular=circular,
-                    drawn=member.drawn,
-                )
+    def steps(self) -> list[Part]:
+        """The steps of a pipeline, each with the table that the steps in front of it give."""
+        found, features, sparse, circular = [], self.features, self.sparse, self.circular
+        *before, (name, last) = self.estimator.steps
+        for called, step in before:
+            path = f"{self.path}.{called}"
+            found.append(Part(path, step, features, self.labels, None, self.rows, sparse, circular))
+            circular = circular or any(isinstance(inner, TargetEncoder) for inner in all_steps(step))
+            behind = _behind(step, features, self.labels)
+            sparse, features = behind if hasattr(behind, "toarray") else None, _dense(behind)
+        path = f"{self.path}.{name}"
+        return [*found, Part(path, last, features, self.labels, self.weights, self.rows, sparse, circular)]
+
+    def members(self) -> list[Part] | None:
+        """The estimators side by side inside this one, if it is certain what each saw; None if it has no members."""
+        members = _members_of(self)
+        if members is None:
+            return None
+        return [each for each in members if each.features is None or each.features.shape[1]]
+
+    def member(
+        self,
+        name: str,
+        estimator: Any,
+        labels: np.ndarray | None,
+        weights: np.ndarray | None = None,
+        *,
+        rows: np.ndarray | None = None,
+        columns: Any = None,
+        back: Callable[[np.ndarray], np.ndarray] | None = None,
+        by_label: bool = False,
+        drawn: bool = False,
+    ) -> Part:
+        """An estimator inside this one that saw these rows and columns of its table."""
+        seen, sparse = self.features, self.sparse
+        if seen is not None:
+            seen = seen if columns is None else columns_of(seen, columns)
+            # Some wrappers pass arrays on, without the names.
+            named = hasattr(seen, "columns") and hasattr(estimator, "n_features_in_")
+            seen = seen.to_numpy() if named and not hasattr(estimator, "feature_names_in_") else seen
+            seen = seen if rows is None else _safe_indexing(seen, rows)
+        if sparse is not None and seen is not self.features:
+            sparse = csr_matrix(np.asarray(seen))
+        own = self.rows if rows is None else rows if self.rows is None else self.rows[rows]
+        return Part(
+            f"{self.path}.{name}",
+            estimator,
+            seen,
+            labels,
+            weights,
+            own,
+            sparse,
+            self.circular,
+            drawn,
+            rows,
+            columns,
+            back,
+            by_label,
+        )
+
+    def columns_read(self) -> np.ndarray:
+        """Which columns of its table any part of it was given; a ColumnTransformer may drop some."""
+        read = np.zeros(self.features.shape[1], dtype=bool)
+        if isinstance(self.estimator, Pipeline):
+            steps = [step for _, step in self.estimator.steps if step not in (None, "passthrough")]
+            return replace(self, estimator=steps[0]).columns_read() if steps else ~read
+        members = self.members()
+        for member in members or ():
+            read[places_of(self.features, member.outer_columns)[member.columns_read()]] = True
+        return ~read if members is None else read
 
 
-def columns_read(estimator: Any, features: Any, labels: np.ndarray | None) -> np.ndarray:
-    """Which columns of its table any part of a fitted object was given; a ColumnTransformer may drop some."""
-    if isinstance(estimator, Pipeline):
-        steps = [step for _, step in estimator.steps if step not in (None, "passthrough")]
-        return columns_read(steps[0] if steps else None, features, labels)
-    read = np.zeros(features.shape[1], dtype=bool)
-    members = None if estimator is None else members_of(estimator, features, labels, None)
-    if members is None:
-        return ~read
-    for member in members:
-        seen = columns_read(member.estimator, member.sees(features), member.labels)
-        read[places_of(features, member.columns)[seen]] = True
-    return read
+def is_a(held: Any, *kinds: type) -> bool:
+    """`isinstance`, for type checkers with incomplete knowledge of scikit-learn's attributes."""
+    return isinstance(held, kinds)
+
+
+def rows_depend_on_labels(estimator: Any) -> bool:
+    """Whether some estimator inside was fitted on rows chosen by their labels."""
+    held = [estimator, *estimator.get_params().values()]
+    return any(is_a(each, CalibratedClassifierCV, OneVsOneClassifier) for each in held)
+
+
+def _members_of(part: Part) -> list[Part] | None:
+    estimator, labels, weights = part.estimator, part.labels, part.weights
+    if is_a(estimator, ColumnTransformer):
+        return [
+            part.member(name, step, labels, columns=columns)
+            for name, step, columns in estimator.transformers_
+            if not is_a(step, str) or step == "passthrough"
+        ]
+    if is_a(estimator, FeatureUnion):
+        return [part.member(name, step, labels) for name, step in estimator.transformer_list]
+    if is_a(estimator, StackingClassifier, StackingRegressor, VotingClassifier, VotingRegressor):
+        if getattr(estimator, "cv", None) == "prefit":
+            return None  # their training data are unknown
+        coder = getattr(estimator, "_label_encoder", getattr(estimator, "le_", None))
+        seen = labels if labels is None or coder is None else coder.transform(labels)
+        back = None if coder is None else lambda codes: coder.inverse_transform(codes.astype(int))
+        named = estimator.named_estimators_.items()
+        return [
+            part.member(name, member, seen, weights, back=back)
+            for name, member in named
+            if not is_a(member, str)
+        ]
+    if is_a(estimator, CalibratedClassifierCV):
+        return _calibrated(part)
+    if is_a(estimator, OneVsRestClassifier):
+        return _one_against_rest(part)
+    if is_a(estimator, OneVsOneClassifier):
+        return _one_against_one(part)
+    if is_a(estimator, TransformedTargetRegressor):
+        coder = estimator.transformer_
+        seen = None if labels is None else _through(coder.transform)(labels)
+        back = _through(coder.inverse_transform)
+        return [part.member("regressor_", estimator.regressor_, seen, weights, back=back)]
+    if is_a(estimator, RFE):  # and RFECV, which derives from it
+        chosen = np.flatnonzero(estimator.support_)
+        return [part.member("estimator_", estimator.estimator_, labels, columns=chosen)]
+    if is_a(estimator, RANSACRegressor):
+        rows = np.flatnonzero(estimator.inlier_mask_)
+        own = None if labels is None else labels[rows]
+        return [part.member("estimator_", estimator.estimator_, own, rows=rows)]
+    if is_a(estimator, BaggingClassifier, BaggingRegressor):
+        return _bagged(part)
+    name = _SAW_ALL.get(type(estimator).__name__, "best_estimator_")
+    member = getattr(estimator, name, None)
+    return [part.member(name, member, labels, weights)] if hasattr(member, "get_params") else None
+
+
+def _through(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """A function of one column, for labels."""
+    return lambda labels: np.ravel(function(np.asarray(labels, dtype=np.float64).reshape(-1, 1)))
+
+
+def _names(of_codes: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """From the codes of classes to their names."""
+    return lambda codes: np.asarray(of_codes)[codes.astype(int)]
+
+
+def _one_against_rest(part: Part) -> list[Part]:
+    """One problem for each class; with two classes, only that of the second."""
+    classes, members = np.asarray(part.estimator.classes_).tolist(), part.estimator.estimators_
+    other = classes[0] if len(members) == 1 else UNKNOWN  # one of several others
+    found = []
+    for member, label in zip(members, classes[-len(members) :], strict=True):
+        names = np.array([other, label, UNKNOWN], dtype=object)[:2]
+        own = None if part.labels is None else (part.labels == label).astype(int)
+        found.append(part.member(str(label), member, own, back=_names(names)))
+    return found
+
+
+def _one_against_one(part: Part) -> list[Part] | None:
+    """One problem for each pair of classes, on the rows that are of either."""
+    estimator, labels = part.estimator, part.labels
+    if labels is None or estimator.pairwise_indices_ is not None:
+        return None
+    pairs, found = itertools.combinations(np.asarray(estimator.classes_).tolist(), 2), []
+    for member, (first, second) in zip(estimator.estimators_, pairs, strict=True):
+        rows = np.flatnonzero((labels == first) | (labels == second))
+        own, back = (labels[rows] == second).astype(int), _names([first, second])
+        found.append(part.member(f"{first}-{second}", member, own, rows=rows, back=back, by_label=True))
+    return found
+
+
+# Wrappers whose one member was fitted on the whole table, not on columns or rows that the wrapper chose.
+_SAW_ALL = {
+    "FrozenEstimator": "estimator",
+    "SelectFromModel": "estimator_",
+    "FixedThresholdClassifier": "estimator_",
+    "TunedThresholdClassifierCV": "estimator_",
+}
+
+
+def _bagged(part: Part) -> list[Part] | None:
+    """Members saw rows as often as they were drawn: a weight, if the member takes weights."""
+    bag: Any = part.estimator
+    if part.weights is not None or part.labels is None:
+        return None
+    classes, labels = getattr(bag, "classes_", None), np.asarray(part.labels)
+    labels = labels if classes is None else np.searchsorted(classes, labels)
+    back, found = None if classes is None else _names(classes), []
+    drawn = zip(bag.estimators_, bag.estimators_samples_, bag.estimators_features_, strict=True)
+    for number, (member, rows, columns) in enumerate(drawn):
+        how: dict[str, Any] = {"columns": columns, "back": back}
+        if has_fit_parameter(member, "sample_weight"):
+            times = np.bincount(rows, minlength=len(labels)).astype(np.float64)
+            found.append(part.member(str(number), member, labels, times, drawn=True, **how))
+        else:
+            found.append(part.member(str(number), member, labels[rows], rows=rows, **how))
+    return found
+
+
+def _calibrated(part: Part) -> list[Part] | None:
+    members = [getattr(each, "estimator", None) for each in part.estimator.calibrated_classifiers_]
+    if len(members) == 1:
+        return [part.member("calibrated_classifiers_[0]", members[0], part.labels, part.weights)]
+    if part.labels is None or part.features is None or part.weights is not None:
+        return None
+    folds: Any = check_cv(part.estimator.cv, part.labels, classifier=True)
+    if getattr(folds, "shuffle", False) and not isinstance(getattr(folds, "random_state", None), int):
+        return None  # which rows each member saw is unknown
+    stratified, found = is_a(folds, StratifiedKFold), []
+    for number, (rows, _) in enumerate(folds.split(part.features, part.labels)):
+        own, name = np.asarray(part.labels)[rows], f"calibrated_classifiers_[{number}]"
+        found.append(part.member(name, members[number], own, rows=rows, by_label=stratified))
+    return found
+
+
+def columns_of(features: Any, columns: Any) -> Any:
+    """Some columns of an array or a DataFrame, as a ColumnTransformer names them once it is fitted."""
+    return _safe_indexing(features, [columns] if isinstance(columns, str | int) else columns, axis=1)
+
+
+def places_of(features: Any, columns: Any) -> np.ndarray:
+    """The positions of a member's columns in the outer table."""
+    count = features.shape[1]
+    if columns is None:
+        return np.arange(count)
+    if hasattr(features, "columns"):
+        chosen = columns_of(features.iloc[:0], columns).columns
+        return np.array([list(features.columns).index(name) for name in chosen], dtype=int)
+    return columns_of(np.arange(count)[None], columns)[0]
 
 
 def as_input(estimator: Any, features: Any) -> Any:
@@ -429,11 +423,17 @@ def transformed(step: Any, features: Any, labels: np.ndarray | None = None) -> A
 def _behind(step: Any, features: Any, labels: np.ndarray | None) -> Any:
     if features is None or step is None or isinstance(step, str):
         return features
-    if any(isinstance(inner, TargetEncoder) for inner in _all_steps(step)):
+    if any(isinstance(inner, TargetEncoder) for inner in all_steps(step)):
         # It encodes its training rows by folds, which may be random.
         first, second = (_fitted_transform(step, features, labels) for _ in range(2))
         return first if np.array_equal(np.asarray(first), np.asarray(second)) else None
-    return step.transform(as_input(step, spared(step, features)))
+    needs, hint = (
+        "a table with no other words and gaps than the training table",
+        "the table as passed to fit()",
+    )
+    name, summary = type(step).__name__, "A step of the model cannot read this table."
+    with refusing((ValueError, TypeError), summary, needs=needs, got=name, hint=hint):
+        return step.transform(as_input(step, spared(step, features)))
 
 
 def spared(estimator: Any, features: Any) -> Any:
@@ -456,12 +456,12 @@ def _dense(table: Any) -> Any:
     return table.toarray() if hasattr(table, "toarray") else table
 
 
-def _all_steps(step: Any) -> Iterator[Any]:
+def all_steps(step: Any) -> Iterator[Any]:
     """A step and all steps inside it."""
     yield step
     for name in ("steps", "transformers_", "transformer_list"):
         for _, inner, *_ in getattr(step, name, ()):
-            yield from _all_steps(inner)
+            yield from all_steps(inner)
 
 
 def require_fitted(estimator: Any) -> None:

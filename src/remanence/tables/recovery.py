@@ -15,7 +15,7 @@ from sklearn import impute, preprocessing
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 
-from remanence.tables.parts import Member, Part, members_of, places_of, spared, transformed
+from remanence.tables.parts import Part, places_of, spared, transformed
 from remanence.tables.rows import UNKNOWN, as_numbers, as_values, known, plain
 
 
@@ -209,66 +209,56 @@ def alike(value: Any, fill: Any) -> bool:
 
 def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:
     """The table in front of an estimator, from its own clues and from clues about the table behind it."""
-    rows, columns = part.features.shape
+    found = Clue.nothing(*part.features.shape)
     if isinstance(part.estimator, Pipeline):
         return _through_steps(part, after, plans)
     if part.estimator is None or isinstance(part.estimator, str):
-        nothing = Clue.nothing(rows, columns)
-        return nothing if after is None else Clue(after, nothing.labels)
-    members = members_of(part.estimator, part.features, part.labels, part.weights)
+        return found if after is None else Clue(after, found.labels)
+    members = part.members()
     if members is None:
-        found = Clue.nothing(rows, columns)
         for plan in plans.get(part.path, ()):
             found = found.filled(plan.clue(part))
         if after is not None:
             found = Clue(fill(found.values, backwards(part.estimator, after, part.features)), found.labels)
         return found
-    found, split = Clue.nothing(rows, columns), []
-    slices = _slices(part.estimator, part.features) if after is not None else {}
+    slices, split = _slices(part.estimator, part.features) if after is not None else {}, []
     for member in members:
-        seen = member.sees(part.features)
-        if not seen.shape[1]:
-            continue
-        path = f"{part.path}.{member.name}"
-        own = Part(path, member.estimator, seen, member.labels, member.weights, drawn=member.drawn)
-        behind = after[:, slices[member.name]] if after is not None and member.name in slices else None
-        clue = recover(own, behind, plans)
-        wide = Clue.nothing(rows, columns)
-        held = np.arange(rows) if member.rows is None else member.rows
-        once = np.bincount(held, minlength=rows)[held] == 1  # a row that was drawn twice is its own twin
-        wide.values[np.ix_(held[once], places_of(part.features, member.columns))] = clue.values[once]
-        said = known(clue.labels) & once
-        if said.any():
-            told = clue.labels[said]
-            wide.labels[held[said]] = told if member.back is None else member.back(told)
+        own = slices.get(member.path.removeprefix(f"{part.path}."))
+        behind = None if after is None or own is None else after[:, own]
+        clue = _widened(part, member, recover(member, behind, plans))
         if member.by_label:
-            split.append(wide)
-            found = found.filled(_stored_in_some(part, member, plans))
-        else:
-            found = found.filled(wide)
+            split.append(clue)
+            clue = _stored_in_some(part, member, plans)
+        found = found.filled(clue)
     if split:
         found = found.filled(Clue(_agreed([c.values for c in split]), _agreed([c.labels for c in split])))
     return found
 
 
-def _stored_in_some(part: Part, member: Member, plans: dict[str, list]) -> Clue:
+def _widened(part: Part, member: Part, clue: Clue) -> Clue:
+    """A member's clue about the rows and columns that it saw, as one about its outer estimator's table."""
+    wide, rows = Clue.nothing(*part.features.shape), len(part.features)
+    held = np.arange(rows) if member.outer_rows is None else member.outer_rows
+    once = np.bincount(held, minlength=rows)[held] == 1  # a row that was drawn twice is its own twin
+    wide.values[np.ix_(held[once], places_of(part.features, member.outer_columns))] = clue.values[once]
+    said = known(clue.labels) & once
+    if said.any():
+        wide.labels[held[said]] = clue.labels[said] if member.back is None else member.back(clue.labels[said])
+    return wide
+
+
+def _stored_in_some(part: Part, member: Part, plans: dict[str, list]) -> Clue:
     """Rows stored in a member, whichever rows it saw: a stored row that differs from all other rows of the table."""
-    path = f"{part.path}.{member.name}"
     held = {
         each: [replace(plan, of_some=True) for plan in own if hasattr(plan, "of_some")]
         for each, own in plans.items()
-        if each == path or each.startswith(f"{path}.")
+        if each == member.path or each.startswith(f"{member.path}.")
     }
     if not any(held.values()):
         return Clue.nothing(*part.features.shape)
-    seen = replace(member, rows=None).sees(part.features)
-    clue = recover(Part(path, member.estimator, seen, None), None, held)
-    wide = Clue.nothing(*part.features.shape)
-    wide.values[:, places_of(part.features, member.columns)] = clue.values
-    said = known(clue.labels)
-    if said.any():
-        wide.labels[said] = clue.labels[said] if member.back is None else member.back(clue.labels[said])
-    return wide
+    name = member.path.removeprefix(f"{part.path}.")
+    whole = part.member(name, member.estimator, None, columns=member.outer_columns, back=member.back)
+    return _widened(part, whole, recover(whole, None, held))
 
 
 def _agreed(said: list[np.ndarray]) -> np.ndarray:
@@ -283,17 +273,11 @@ def _agreed(said: list[np.ndarray]) -> np.ndarray:
 
 def _through_steps(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:
     """Backwards from the last step to the first."""
-    tables, steps = [part.features], part.estimator.steps
-    for _, step in steps[:-1]:
-        tables.append(transformed(step, tables[-1], part.labels))
     labels = Clue.nothing(len(part.features), 0).labels
-    for (name, step), table in zip(reversed(steps), reversed(tables), strict=True):
-        if table is None:
-            continue
-        last = step is steps[-1][1]
-        own = Part(f"{part.path}.{name}", step, table, part.labels, part.weights if last else None)
-        clue = recover(own, after, plans)
-        after, labels = clue.values, fill(labels, clue.labels)
+    for step in reversed(part.steps()):
+        if step.features is not None:
+            clue = recover(step, after, plans)
+            after, labels = clue.values, fill(labels, clue.labels)
     assert after is not None
     return Clue(after, labels)
 

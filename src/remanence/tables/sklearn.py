@@ -32,10 +32,10 @@ from remanence.tables.glm.model import standard_units
 from remanence.tables.linear import as_records, is_linear, objective, of_features, one_label
 from remanence.tables.mechanism import FittedModel, Fitting, numbers_in
 from remanence.tables.parts import (
+    Part,
+    all_steps,
     as_input,
-    columns_read,
     final_estimator,
-    parts_of,
     require_fitted,
     spared,
 )
@@ -70,10 +70,11 @@ def table_game(
     worded = bool(classes_of(model)) or labels.dtype.kind in "OUSb"
     classes = tuple(np.unique(labels).tolist()) if worded else ()
     rows = Rows.read(table, names)
-    read = columns_read(estimator, table, labels).tolist()
+    whole = Part("model", estimator, table, labels, weights)
+    read = whole.columns_read().tolist()
     kept = [column.name for column, seen in zip(rows.columns, read, strict=True) if seen]
     unread = tuple(column.name for column in rows.columns if column.name not in kept)
-    fitting = Fitting(estimator, table, labels, weights)
+    fitting = Fitting(whole)
     mechanism = FittedModel(estimator, rows, fitting, classes, unread=unread)
     data = mechanism.records(table, labels)
     if weights is not None:
@@ -84,7 +85,7 @@ def table_game(
     )
     release = FittedObject({"numbers": torch.from_numpy(numbers_in(estimator))[None]})
     error = rows.error(kept)
-    learning = [model, *(part.estimator for part in parts_of(estimator, None, None))]
+    learning = [model, *(step for step in all_steps(estimator) if hasattr(step, "get_params"))]
     if labelled and any(map(learns_from_labels, learning)):
         spread = 1.0 if classes else float(data.labels.std()) or 1.0
         label = label_error("label" if called in names else called, spread)
@@ -205,7 +206,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     mechanism.family.check(data.labels)
     mechanism.check_weights(data)
     table = features if hasattr(features, "columns") else matrix
-    fitting = Fitting(estimator, table, labels.ravel(), weights, taken_apart=False)
+    fitting = Fitting(Part("model", estimator, table, labels.ravel(), weights), taken_apart=False)
     columns = tuple(str(name) for name in getattr(features, "columns", ()))
     active = described.active
     if not active.all():
