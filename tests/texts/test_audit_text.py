@@ -328,13 +328,8 @@ def test_the_command_holds_canaries_against_a_claim(files, monkeypatch, capsys):
     first = document["evidence"][0]
     assert first["baseline"]["value"] == 0.0144
     assert first["control"]["trials"] == len(UNSEEN)
-    assert first["numbers"]["extracted_at_most_as_claimed"] == pytest.approx(0.0144 * math.e + 1e-5)
     (test,) = [each for each in first["findings"] if each["kind"] == "privacy-test"]
     assert test["claimed_epsilon"] == 1 < test["epsilon_at_least"]
-    code, printed = command(
-        monkeypatch, capsys, *options, *key, "--claimed-epsilon", "1", "--accuse-at", "1e-9"
-    )
-    assert json.loads(printed.out)["verdict"] == "EXPOSED"
     for wrong, says in (
         ([*key, "--texts", files / "mine.jsonl"], "Exactly one of --texts and --canaries"),
         ([*key, "--unseen", files / "mine.jsonl"], "come with their own control"),

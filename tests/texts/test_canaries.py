@@ -94,24 +94,21 @@ def test_a_correct_claim_is_never_contradicted_over_ten_seeds_and_half_the_noise
 def test_scores_that_know_nothing_prove_nothing():
     scores = torch.randn(500, generator=torch.Generator().manual_seed(0))
     chosen = torch.randint(2, (500,), generator=torch.Generator().manual_seed(1)).bool()
-    found = Planted(by_coin=True, claim=Claim(0.0)).said(scores, chosen, None, 0.0)
-    assert found["epsilon_at_least"] == 0
-    assert found["p_value_of_the_claim"] > 0.05
+    found = Planted(by_coin=True, claim=Claim(0.0)).said(scores, chosen, chosen)[0]
+    assert found.epsilon_at_least == 0
+    assert found.p_value_of_the_claim > 0.05
 
 
 def test_a_coin_for_every_secret_and_whole_secrets_are_two_tests_that_share_the_confidence():
     scores, chosen = gaussian(0.3, 0, count=400)
     spoken = torch.arange(int(chosen.sum())) < 150
-    losses = Planted(by_coin=True, claim=Claim(8.0)).said(scores, chosen, None, 0.0)
-    both = Planted(10**6, by_coin=True, claim=Claim(8.0)).said(scores, chosen, spoken, 1e-4)
-    assert losses["p_value_of_the_claim"] > 0.5  # no coin can refute so large an ε with 400 canaries
-    assert both["p_value_of_the_claim"] <= 0.01  # one in a million was guessed 150 times
-    assert losses["epsilon_at_least"] < 5 < 8 < both["epsilon_at_least"]
-    assert both["extracted_at_most_as_claimed"] == pytest.approx(1e-4 * math.exp(8) + 1e-5)
-    none = Planted(10**6, by_coin=True, claim=Claim(8.0)).said(scores, chosen, spoken & False, 1e-4)
-    assert (
-        none["epsilon_at_least"] <= losses["epsilon_at_least"]
-    )  # a second test takes a share of the confidence
+    losses = Planted(by_coin=True, claim=Claim(8.0)).said(scores, chosen, spoken)[0]
+    both = Planted(10**6, by_coin=True, claim=Claim(8.0)).said(scores, chosen, spoken)[0]
+    assert losses.p_value_of_the_claim > 0.5  # no coin can refute so large an ε with 400 canaries
+    assert both.p_value_of_the_claim <= 0.01  # one in a million was guessed 150 times
+    assert losses.epsilon_at_least < 5 < 8 < both.epsilon_at_least
+    none = Planted(10**6, by_coin=True, claim=Claim(8.0)).said(scores, chosen, spoken & False)[0]
+    assert none.epsilon_at_least <= losses.epsilon_at_least  # a second test takes a share of the confidence
 
 
 @pytest.mark.parametrize(("tries", "expected"), [(1, 2), (5, 7), (100, 144)])

@@ -55,6 +55,21 @@ def test_passwords_that_letters_share_are_exposed(shared):
     )
 
 
+def test_labels_count_like_a_shared_password_until_unseen_texts_show_that_they_are_predicted():
+    """The first letter of a name gives its label, so a model that was not trained on a text knows its label too."""
+    mine, unseen = (
+        [{**r, "secret": "no" if r["prefix"][0] in "bdfghk" else "yes"} for r in made_up_records(60, seed=s)]
+        for s in (1, 2)
+    )
+    base, model = as_language_model(base_model()), as_language_model(tuned_on(mine, steps=40))
+    alone = audit_text(model, mine, base=base)
+    assert alone.verdict is Verdict.EXPOSED
+    assert told(alone)["no-unseen-texts"].startswith("60 secrets, 2 different ones")
+    both = audit_text(model, mine, base=base, unseen=unseen)
+    assert both.verdict is Verdict.UNPROVEN
+    assert both.strongest.control.successes == 60
+
+
 def test_strangers_are_no_secrets_of_the_same_prompt_and_the_usual_ones_are_shifted():
     base = as_language_model(base_model())
     records = made_up_records(12, seed=2)

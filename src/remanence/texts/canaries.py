@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from remanence import bounds
-from remanence.bounds import Bound, Segment
+from remanence.bounds import Segment
 from remanence.bounds.one_run import GuessCount, LinesCurve, TradeOff, dpsgd_curve
 from remanence.core.checks import number, whole
 from remanence.core.exceptions import InputError
 from remanence.core.rates import CONFIDENCE
 from remanence.core.records import Records
+from remanence.results.claims import PrivacyTest
 from remanence.scale.files import write_files
 from remanence.scale.reading import UnusableFileError, parse_json, read_bytes
 from remanence.scale.seeds import stream
@@ -178,7 +179,7 @@ def _canaries(
 
 # A claim is refuted if the result has at most this probability under it. Recorded runs are accused at a thousandth,
 # which coins alone seldom reach: half the noise of one Gaussian step showed p-values near 0.003 with 1,200 canaries.
-LEVEL = 0.05
+_LEVEL = 0.05
 _DELTA = 1e-5
 _SUREST = 0.3  # of the canaries: guessing only these gives the strongest test
 
@@ -216,12 +217,6 @@ class Claim:
         """ε at the claim's δ."""
         return bounds.epsilon_upper(list(self.dpsgd), self.delta) if self.epsilon is None else self.epsilon
 
-    def extraction(self, baseline: float) -> Bound:
-        """γ: the largest rate at which any attack extracts a secret that a guess finds at the rate `baseline`."""
-        if self.epsilon is None:
-            return bounds.dpsgd(baseline, schedule=list(self.dpsgd))
-        return bounds.approximate_dp(baseline, epsilon=self.epsilon, delta=self.delta)
-
 
 @final
 @dataclass(frozen=True)
@@ -235,45 +230,35 @@ class Planted:
     candidates: float | None = None
     by_coin: bool = False
     claim: Claim | None = None
-    level: float = LEVEL
 
     def __post_init__(self) -> None:
-        number("level", self.level, above=0, below=1, hint="0.05")
         if self.candidates is not None:
             number("candidates", self.candidates, least=2, hint="10**6 for six random digits")
         if self.claim is not None and not self.by_coin:
             raise no_canaries("other texts")
 
-    def said(self, scores: Tensor, chosen: Tensor, spoken: Tensor, guess: float) -> dict[str, float]:
-        """The proof from scores, larger if likelier in, and from whole secrets that the model emitted, `(inserted,)`.
-
-        `guess` is the rate at which an adversary without the model finds a secret.
-        """
-        surest = told_by_losses(scores, chosen)
-        counts = [surest]
-        found: dict[str, float] = {
-            "surest_guesses": surest.guesses,
-            "surest_guesses_correct": surest.correct,
-        }
+    def said(self, scores: Tensor, chosen: Tensor, spoken: Tensor) -> tuple[PrivacyTest, dict[str, float]]:
+        """What scores prove, larger if likelier in, and whole secrets that the model emitted, `(inserted,)`."""
+        counts = [told_by_losses(scores, chosen)]
+        numbers: dict[str, float] = {}
         if self.candidates is not None and len(spoken):
             drawn = int(min(self.candidates, 1e15))
-            whole_ones = GuessCount(int(spoken.sum()), len(spoken), len(spoken), drawn)
-            counts.append(whole_ones)
-            found |= {"whole_secrets": whole_ones.guesses, "whole_secrets_guessed": whole_ones.correct}
-        delta = _DELTA if self.claim is None else self.claim.delta
-        share = (1 - CONFIDENCE) / len(counts)
-        found["epsilon_at_least"] = max(count.epsilon_lower(delta, share) for count in counts)
-        found["delta"] = delta
-        if self.claim is not None:
-            curve = self.claim.curve
-            found["claimed_epsilon"] = self.claim.claimed_epsilon
-            found["p_value_of_the_claim"] = min(
-                1.0, len(counts) * min(count.p_value(curve) for count in counts)
-            )
-            found["accused_at"] = self.level
-            if self.candidates is not None:
-                found["extracted_at_most_as_claimed"] = float(self.claim.extraction(guess).success)
-        return found
+            counts.append(GuessCount(int(spoken.sum()), len(spoken), len(spoken), drawn))
+            numbers = {"whole_secrets": counts[1].guesses, "whole_secrets_guessed": counts[1].correct}
+        claim, p_value = self.claim, None
+        if claim is not None:
+            p_value = min(1.0, len(counts) * min(count.p_value(claim.curve) for count in counts))
+        delta, share = _DELTA if claim is None else claim.delta, (1 - CONFIDENCE) / len(counts)
+        test = PrivacyTest(
+            surest_guesses=counts[0].guesses,
+            surest_guesses_correct=counts[0].correct,
+            epsilon_at_least=max(count.epsilon_lower(delta, share) for count in counts),
+            delta=delta,
+            claimed_epsilon=None if claim is None else claim.claimed_epsilon,
+            p_value_of_the_claim=p_value,
+            accused_at=None if claim is None else _LEVEL,
+        )
+        return test, numbers
 
 
 def no_canaries(got: str) -> InputError:

@@ -20,8 +20,9 @@ NO_UNSEEN_TEXTS = Caveat(
     "a language model is audited without similar texts that it was not trained on.",
     "The control is another record's secret after the same prompt, or what the base model says there if no other "
     "record's secret differs or belongs to one prompt alone. A secret that the model would also say without training "
-    "on it may count as recovered, and one that it says after any prompt counts on both sides.",
-    "Keep some texts out of training and pass them as unseen texts.",
+    "on it may count as recovered: a label that many texts share, which the model has learned to predict, counts "
+    "like a password that they share. A secret that it says after any prompt counts on both sides.",
+    "Keep some texts out of training and pass them as unseen texts, with their own secrets.",
 )
 TRAINING_NOT_SHOWN = Caveat(
     "training-not-shown",

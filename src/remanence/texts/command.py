@@ -109,51 +109,39 @@ def text(
     *,
     files: ModelAndTexts,
     asking: Asking,
-    accuse_at: Annotated[
-        float | None, "The p-value at which the claim of a training counts as refuted.", "0.05"
-    ] = None,
     shared: Shared,
 ) -> None:
     """Tell which secrets of the training texts come out of a fine-tuned language model or adapter.
 
     The probability that a secret comes out is computed exactly, not sampled. Needs `pip install '.[text]'`.
     """
-    kept = {**stored(files, asking), "model": str(model), "accuse_at": accuse_at}
     play(
-        lambda place: _game(model, files, asking, accuse_at, place),
+        lambda place: _game(model, files, asking, place),
         shared,
         command="text",
         target=str(files.adapter or model),
         name=(files.adapter or model).name,
-        stored={name: value for name, value in kept.items() if value is not None},
+        stored={**stored(files, asking), "model": str(model)},
         again="",
         attacks=asking.attacks(),
         show=lambda result, *_: show_texts(result),
     )
 
 
-def _game(
-    model: Path,
-    files: ModelAndTexts,
-    asking: Asking,
-    accuse_at: float | None,
-    device: str,
-) -> Texts:
+def _game(model: Path, files: ModelAndTexts, asking: Asking, device: str) -> Texts:
     """The game of a model and its texts."""
-    from remanence.texts.canaries import LEVEL, Claim, Planted
+    from remanence.texts.canaries import Claim
     from remanence.texts.game import text_game
     from remanence.texts.reading import load_language_model
 
-    source, claimed = files.source(), files.claimed_epsilon
+    source, find, claimed = files.source(), files.finder(), files.claimed_epsilon
     claim = None if claimed is None else Claim(claimed, files.claimed_delta)
-    planted = Planted(
-        by_coin=files.canaries is not None, claim=claim, level=LEVEL if accuse_at is None else accuse_at
-    )
-    find, unseen = files.finder(), files.unseen
     tuned, plain = load_language_model(model, files.adapter, device=device)
     if files.base is not None:
         plain = load_language_model(files.base, device=device)[0]
-    return text_game(tuned, source, base=plain, unseen=unseen, find=find, tries=asking.tries, planted=planted)
+    return text_game(
+        tuned, source, base=plain, unseen=files.unseen, find=find, tries=asking.tries, claim=claim
+    )
 
 
 def show_texts(result: AuditResult) -> None:

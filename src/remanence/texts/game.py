@@ -28,14 +28,14 @@ from remanence.core.priors import Uninformed
 from remanence.core.records import Records
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
-from remanence.results.claims import split
+from remanence.results.claims import PrivacyTest
 from remanence.results.findings import Finding, Words
 from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
 from remanence.texts.attacks import Asked, Prompting, Sampling, TextAttack
-from remanence.texts.canaries import Claim, Planted, TextCanaries, no_canaries
+from remanence.texts.canaries import Claim, Planted, TextCanaries
 from remanence.texts.caveats import (
     ADAPTER_NAMES_ANOTHER_BASE,
     NO_BASE_MODEL,
@@ -148,8 +148,10 @@ class Texts(AnyGame[FineTuning]):
         )
 
     @cached_property
-    def _proven(self) -> dict[str, float]:
+    def _proven(self) -> tuple[PrivacyTest, dict[str, float]] | None:
         """The proof from canaries that a coin put in or left out. Their order is independent of the coins."""
+        if not self.planted.by_coin or not self.unseen:
+            return None
         coins = [*((secret, True) for secret in self.secrets), *((secret, False) for secret in self.unseen)]
         coins.sort(key=lambda each: (each[0].prompt, each[0].tokens))
         everyone, own = [secret for secret, _ in coins], torch.tensor([coin for _, coin in coins])
@@ -157,16 +159,15 @@ class Texts(AnyGame[FineTuning]):
         scores = asked.logs(Decoding())
         if self.base is not None:
             scores = scores - self._ask(self.base, everyone).logs(Decoding())
-        return self.planted.said(scores, own, asked.logs(GREEDY)[own] == 0, self.baseline().value)
+        return self.planted.said(scores, own, asked.logs(GREEDY)[own] == 0)
 
     def measures(self) -> dict[str, float]:
-        """Further numbers about the canaries, whatever the attack."""
-        return split(self._proven)[1] if self.planted.by_coin and self.unseen else {}
+        """The number of whole canaries, whatever the attack."""
+        return {} if self._proven is None else dict(self._proven[1])
 
     def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
         """The canaries' bound on ε and the test of the claim, whatever the attack."""
-        test = split(self._proven)[0] if self.planted.by_coin and self.unseen else None
-        return () if test is None else (test,)
+        return () if self._proven is None else (self._proven[0],)
 
     def caveats(self) -> Iterator[Caveat]:
         """Caveats that hold for every attack."""
@@ -174,7 +175,9 @@ class Texts(AnyGame[FineTuning]):
         if self.base is None:
             yield NO_BASE_MODEL
         if not self.unseen:
-            yield NO_UNSEEN_TEXTS
+            different = len(set(self._spelled[0]))
+            seen = f"{len(self.secrets)} secrets, {different} different ones: labels, or a shared password?"
+            yield replace(NO_UNSEEN_TEXTS, seen=seen if 2 * different <= len(self.secrets) else "")
         named = self.model.made_for
         if self.base is not None and PurePath(named).name not in ("", self.base.name):
             yield replace(ADAPTER_NAMES_ANOTHER_BASE, seen=f"It names {named}; the base is {self.base.name}.")
@@ -246,10 +249,6 @@ class Texts(AnyGame[FineTuning]):
 
     def _play(self, attack: TextAttack, secrets: list[Secret]) -> tuple[Comparison, Tensor, Tensor | None]:
         """Tries with the model, if the base model needs more than allowed; log-probabilities of both."""
-        if not secrets:
-            nothing = torch.empty(0, 1, dtype=torch.float64)
-            none = torch.empty(0, dtype=torch.float64)
-            return Comparison(nothing, nothing.bool(), nothing.bool()), none, none
         tries, logs = attack.tries(self._ask(self.model, secrets))
         without = None
         if self.base is not None:
@@ -439,11 +438,13 @@ def text_game(
     unseen: Source | None = None,
     find: Finder | None = None,
     tries: int = 100,
-    planted: Planted = Planted(),  # noqa: B008
+    claim: Claim | None = None,
+    candidates: float | None = None,
 ) -> Texts:
     """The game behind `audit_text`, for `audit` with your own attacks, bounds and run.
 
-    Canaries come with their control, those that were left out, and the exact rate of a guess.
+    Canaries come with their control, those that were left out, and the exact rate of a guess. For secrets that were
+    drawn in another way, `candidates` is the number of equally likely ones.
     """
     if isinstance(texts, TextCanaries):
         if unseen is not None:
@@ -453,9 +454,11 @@ def text_game(
                 got="unseen texts as well as canaries",
                 hint="leave them out",
             )
-        cuts, drawn = texts.cuts(model), texts.candidates
-        planted = replace(planted, by_coin=True, candidates=None if drawn is None else drawn / cuts)
+        drawn = None if texts.candidates is None else texts.candidates / texts.cuts(model)
+        planted = Planted(drawn, by_coin=True, claim=claim)
         texts, unseen = texts.inserted, texts.left_out
+    else:
+        planted = Planted(candidates, claim=claim)
     secrets = tuple(read_texts(texts, model, find))
     others = () if unseen is None else tuple(read_texts(unseen, model, find))
     both = {(s.prompt, s.tokens) for s in secrets} & {(s.prompt, s.tokens) for s in others}
@@ -492,8 +495,5 @@ def audit_text(
     >>> audit_text(model, mine, base=base, unseen=unseen).verdict
     <Verdict.EXPOSED: 'EXPOSED'>
     """
-    if claim is not None and not isinstance(texts, TextCanaries):
-        raise no_canaries("other texts")
-    planted = Planted(by_coin=claim is not None, claim=claim)
-    game = text_game(model, texts, base=base, unseen=unseen, find=find, tries=tries, planted=planted)
+    game = text_game(model, texts, base=base, unseen=unseen, find=find, tries=tries, claim=claim)
     return audit(game, policy=policy, target=model.name)

@@ -22,11 +22,19 @@ from typing import Any, final
 import torch
 from safetensors import SafetensorError, safe_open
 
-from remanence.core.checks import extra, whole
+from remanence.core.checks import extra, refusing, whole
 from remanence.core.exceptions import InputError
-from remanence.scale.reading import MOST_DATA, UnusableFileError, measured, opened, parse_json, read_bytes
+from remanence.scale.reading import (
+    MOST_DATA,
+    UNREADABLE,
+    UnusableFileError,
+    measured,
+    opened,
+    parse_json,
+    read_bytes,
+)
 from remanence.texts.mechanism import LanguageModel, Secret
-from remanence.texts.transformers import language_model, words_of
+from remanence.texts.transformers import language_model
 
 _LONGEST_LINE = 10_000_000  # characters: another kind of file would fill the memory
 
@@ -135,18 +143,13 @@ def read_texts(source: Source, model: LanguageModel, find: Finder | None = None)
 
 def records_of(path: str | Path) -> list[Any]:
     """The records of a file with one JSON record per line."""
-    path = Path(path)
-    try:
-        # Some editors write a byte-order mark.
-        with opened(path, MOST_DATA) as packed, TextIOWrapper(packed, encoding="utf-8-sig") as file:
-            return list(_lines(file, path))
-    except (UnusableFileError, UnicodeDecodeError) as error:
-        raise InputError(
-            "The texts cannot be read.",
-            needs="a text file in UTF-8",
-            got=f"{path}: {error}",
-            hint="train.jsonl",
-        ) from None
+    path, needs = Path(path), "a text file in UTF-8"
+    with (
+        refusing(UNREADABLE, "The texts cannot be read.", needs=needs, got=path, hint="train.jsonl"),
+        opened(path, MOST_DATA) as packed,
+        TextIOWrapper(packed, encoding="utf-8-sig") as file,  # some editors write a byte-order mark
+    ):
+        return list(_lines(file, path))
 
 
 def _lines(file: TextIOWrapper, path: Path) -> Iterator[Any]:
@@ -261,20 +264,24 @@ def load_language_model(
     transformers.utils.logging.disable_progress_bar()
     _check_model(path)
     options = {"local_files_only": True, "trust_remote_code": False}
-    try:
+    needs = "a causal language model that transformers knows, in local files, without code of its own"
+    hint = "model.save_pretrained(folder) and tokenizer.save_pretrained(folder)"
+    with refusing(_READING, "The model cannot be read.", needs=needs, got=path, hint=hint):
         refuse_named_code(json.loads(read_bytes(path / "config.json")))  # some contain Infinity
         model, told = transformers.AutoModelForCausalLM.from_pretrained(
             path, dtype=torch.float32, output_loading_info=True, use_safetensors=True, **options
         )
-    except _READING as error:
-        raise _unreadable("model", path, error) from None
-    _check_weights(path, [*told["missing_keys"], *(str(key) for key in told["mismatched_keys"])])
-    model = model.to(device)
-    try:
+    missing = sorted([*told["missing_keys"], *(str(key) for key in told["mismatched_keys"])])
+    if missing:  # the library initialises them at random without an error
+        raise InputError(
+            "The model is incomplete.",
+            needs="all weights that config.json requires",
+            got=f"{path} without {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else ""),
+            hint="copy the whole folder; a model in parts has several .safetensors files and an index",
+        )
+    with refusing(_READING, "The tokenizer cannot be read.", needs=needs, got=path, hint=hint):
         words = transformers.AutoTokenizer.from_pretrained(path, **options)
-    except _READING as error:
-        raise _unreadable("tokenizer", path, error) from None
-    hashes = _sha256(path)
+    model, hashes = model.to(device), _sha256(path)
     if adapter is None:
         return language_model(model, words, name=path.name, sha256=hashes), None
     before = language_model(model, words).probe()
@@ -313,18 +320,6 @@ def _check_model(path: Path) -> None:
     )
 
 
-def _check_weights(path: Path, missing: list[str]) -> None:
-    """Refuse missing weights, which libraries initialise at random without an error."""
-    if missing:
-        raise InputError(
-            "The model is incomplete.",
-            needs="all weights that config.json requires",
-            got=f"{path} without {sorted(missing)[0]}"
-            + (f" and {len(missing) - 1} more" if missing[1:] else ""),
-            hint="copy the whole folder; a model in parts has several .safetensors files and an index",
-        )
-
-
 def refuse_named_code(settings: dict[str, Any]) -> None:
     """Raise if settings name a module or a kernel that a library would import: a folder must not choose code."""
     named = [key for key in ("megatron_config", "megatron_core") if settings.get(key) not in (None, _USUAL)]
@@ -337,48 +332,36 @@ def _with_adapter(model: Any, folder: Path) -> tuple[Any, str]:
     """The model with the adapter, all of whose weights must match, and the base that it names."""
     peft = extra("peft", "text", _READS)
     weights, settings = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    unreadable, foreign = "The adapter cannot be read.", "The adapter is for another model."
+    whole_one = {
+        "needs": "a folder with adapter_config.json and adapter_model.safetensors",
+        "hint": "peft_model.save_pretrained(folder) writes both",
+    }
+    own_base = {
+        "needs": "an adapter whose weights all match this model",
+        "hint": "the base model that adapter_config.json names",
+    }
     if not weights.is_file() or not settings.is_file():
         inner = sorted(each.parent.name for each in folder.glob("*/adapter_config.json"))
         told = f" with the adapters {', '.join(inner[:5])}; name one of them" if inner else ""
         if (folder / "adapter_model.bin").is_file():
             told = " with adapter_model.bin, a pickle, which may run code"
-        raise _unreadable_adapter(f"{folder}{told}")
-    try:
+        raise InputError(unreadable, got=f"{folder}{told}", **whole_one)
+    with refusing(_READING, unreadable, got=folder, **whole_one):
         with safe_open(measured(weights), "pt") as file:
             own = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         told = parse_json(read_bytes(settings))
         kind, named = told["peft_type"], str(told.get("base_model_name_or_path") or "")
         refuse_named_code(told)
-    except _READING as error:
-        raise _unreadable_adapter(f"{folder}: {words_of(error)}") from None
-    try:
+    with refusing(_READING, foreign, got=folder, **own_base):
         adapted = peft.PeftModel.from_pretrained(model, str(folder), is_trainable=False)
         state = peft.get_peft_model_state_dict(adapted)
-    except _READING as error:
-        raise _foreign_adapter(words_of(error, last=True)) from None
     placed = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if own != placed:
         strange = sorted(own.items() ^ placed.items())[0][0]
-        raise _foreign_adapter(f"a weight that does not match, {strange} ({kind}, made for {named})")
+        got = f"a weight that does not match, {strange} ({kind}, made for {named})"
+        raise InputError(foreign, got=got, **own_base)
     return adapted, named
-
-
-def _unreadable_adapter(got: str) -> InputError:
-    return InputError(
-        "The adapter cannot be read.",
-        needs="a folder with adapter_config.json and adapter_model.safetensors",
-        got=got,
-        hint="peft_model.save_pretrained(folder) writes both",
-    )
-
-
-def _foreign_adapter(got: str) -> InputError:
-    return InputError(
-        "The adapter is for another model.",
-        needs="an adapter whose weights all match this model",
-        got=got,
-        hint="the base model that adapter_config.json names",
-    )
 
 
 def _sha256(path: Path) -> str:
@@ -388,12 +371,3 @@ def _sha256(path: Path) -> str:
         with each.open("rb") as file:
             total.update(hashlib.file_digest(file, "sha256").digest())
     return total.hexdigest()
-
-
-def _unreadable(what: str, path: Path, error: Exception) -> InputError:
-    return InputError(
-        f"The {what} cannot be read.",
-        needs="a causal language model that transformers knows, in local files, without code of its own",
-        got=f"{path}: {words_of(error)}",
-        hint="model.save_pretrained(folder) and tokenizer.save_pretrained(folder)",
-    )

@@ -106,14 +106,13 @@ def _chat(tokenizer: Any) -> Chat:
     """Conversations by the tokenizer's own template, which is rendered in a sandbox."""
 
     def render(messages: Sequence[Any]) -> str:
-        summary, needs = (
+        with refusing(  # the template is code from the model
+            Exception,
             "The chat template rejects this conversation.",
-            "roles and an order that it knows",
-        )
-        hint = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
-        with refusing(
-            Exception, summary, needs=needs, got="the template", hint=hint
-        ):  # the template is code from the model
+            needs="roles and an order that it knows",
+            got="the template",
+            hint='{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}',
+        ):
             return tokenizer.apply_chat_template(list(messages), tokenize=False)
 
     return Chat(render, *_encoder(tokenizer, special=False))
@@ -154,10 +153,3 @@ def _context(config: Any, tokenizer: Any) -> int:
     names = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
     found = next((getattr(config, name) for name in names if getattr(config, name, None)), None)
     return int(min(found or tokenizer.model_max_length, 2**31))
-
-
-def words_of(error: Exception, *, last: bool = False) -> str:
-    """A library's error message, in one line."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    missing = "no entry " if isinstance(error, KeyError) else ""
-    return missing + lines[-1 if last else 0].strip()[:200]
