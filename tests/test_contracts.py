@@ -49,7 +49,7 @@ from remanence import (
 from remanence.core.catalogue import AttackInfo, catalogue, load_attack
 from remanence.core.errors import mismatch
 from remanence.core.oblivious import Oblivious
-from remanence.private.one_run_canaries import RecordedTraining
+from remanence.private.canaries import RecordedTraining
 from remanence.tables.glm.closed_form import ClosedForm
 from remanence.tables.sklearn import table_game
 from remanence.testing import ContractError, check_attack, check_mechanism

@@ -47,8 +47,7 @@ ROOMS = {
     "results/verdict.py results/verification.py auditing.py",
     "games": "game.py protocol.py networks/game.py tables/game.py core/rates.py core/roc.py core/priors.py",
     "bounds": "bounds/*.py bounds/engine/*.py",
-    "recorded": "private/audit_run.py private/canaries.py private/consistency.py "
-    "private/one_run_canaries.py private/reading.py",
+    "recorded": "private/audit_run.py private/canaries.py private/consistency.py private/reading.py",
 }
 TESTS = (
     "tests/bounds tests/results tests/core tests/private tests/report tests/test_referee.py tests/cli/test_wiring.py "

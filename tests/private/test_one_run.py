@@ -209,4 +209,4 @@ def test_of_canaries_that_are_in_or_out_only_the_surest_are_guessed(candidates, 
     scores = torch.arange(10.0 * candidates).reshape(10, candidates)
     tensors = {"scores": scores, "chosen": torch.zeros(10, dtype=torch.int64)}
     run = SimpleNamespace(recording=SimpleNamespace(tensors=lambda _: tensors), claimed=())
-    assert ClaimTest.of(run, guessed=None).counted.guesses == guessed
+    assert ClaimTest.of(run).counted.guesses == guessed

@@ -49,6 +49,7 @@ Array = npt.NDArray[np.floating[Any]]
 
 _LEAST_DELTA = 1e-7  # rarer events are irrelevant for a few thousand canaries
 _LINES = 24
+_SUREST = 0.3  # of canaries that are in or out: guessing only these gives the strongest test
 
 
 class TradeOff(Protocol):
@@ -134,6 +135,17 @@ class GuessCount:
                 f"{self.candidates} candidates",
                 hint="GuessCount(correct=140, guesses=150, canaries=500)",
             )
+
+    @classmethod
+    def of_surest(cls, right: npt.ArrayLike, sureness: npt.ArrayLike, *, candidates: int = 1) -> GuessCount:
+        """How many of the surest guesses are right; of shortlists, all guesses count.
+
+        >>> GuessCount.of_surest([True, False, True, True, False], [3.0, 1.0, 2.0, 9.0, 0.0])
+        GuessCount(correct=2, guesses=2, canaries=5, candidates=1)
+        """
+        order = np.argsort(-np.asarray(sureness, dtype=np.float64), kind="stable")
+        surest = order[: max(1, round(_SUREST * len(order)))] if candidates == 1 else order
+        return cls(int(np.asarray(right)[surest].sum()), len(surest), len(order), candidates)
 
     def least_mass(self, curve: TradeOff, tail: npt.ArrayLike) -> Array:
         """The smallest T_0 with P(C ≥ correct) = tail; if it exceeds 1, the curve rules out this tail."""

@@ -28,26 +28,24 @@ from remanence.core.records import Records
 from remanence.core.references import REMANENCE
 from remanence.core.releases import Release
 from remanence.private import caveats
-from remanence.private.canaries import draw
+from remanence.private.canaries import CanaryEvidence, OneRunCanaries, RecordedTraining, draw, guesses
 from remanence.private.consistency import RecordedRun, read_run
-from remanence.private.one_run_canaries import CanaryEvidence, OneRunCanaries, RecordedTraining, guesses
 from remanence.protocol import AnyGame, Prepared, Unit, Work
 from remanence.results.caveats import Caveat
-from remanence.results.claims import split
+from remanence.results.claims import PrivacyTest, split
 from remanence.results.findings import Finding, Words
 from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy
 from remanence.scale.progress import track
 from remanence.scale.seeds import Draws
 
-_SUSPICIOUS = 0.05
+_DELTA = 1e-5
 _ROUNDING = 1e-4  # clipping norms that are always allowed for, so that a ceiling is the same on every machine
 LEVEL = 1e-3  # at which a run is accused: an honest one less than once in a thousand
 _SEARCHED = 0.05  # level of the limits on noise, μ and ε
 _HALVINGS = 4  # to 4 % of the noise
 _MOST_NOISE = 64.0  # times the claim's: a smaller leak is not distinguished from none
 _LEAST_NOISE = 0.05  # twenty standard deviations between a record and none, in every step that has it
-_SUREST = 0.3  # of the canaries that are in or out: guessing only these makes the strongest test
 
 
 @final
@@ -59,16 +57,13 @@ class ClaimTest:
     counted: GuessCount
 
     @classmethod
-    def of(cls, run: RecordedRun, *, guessed: int | None) -> ClaimTest:
-        """The test of one run; `guessed` is how many of the surest guesses it is about."""
+    def of(cls, run: RecordedRun) -> ClaimTest:
+        """The test of one run."""
         tensors = run.recording.tensors("canaries")
         scores, chosen = tensors["scores"], tensors["chosen"]
-        count, candidates = scores.shape
         guess, sureness = guesses(scores)
-        wanted = (round(_SUREST * count) if candidates == 1 else count) if guessed is None else guessed
-        surest = sureness.argsort(descending=True)[: max(1, wanted)]
-        right = int((guess == chosen)[surest].sum())
-        return cls(run.claimed, GuessCount(right, len(surest), count, candidates))
+        counted = GuessCount.of_surest(guess == chosen, sureness, candidates=scores.shape[1])
+        return cls(run.claimed, counted)
 
     def p_value(self, scale: float = 1.0) -> float:
         """For every mechanism with the claim's trade-off curve, or that of `scale` times its noise."""
@@ -90,7 +85,7 @@ class ClaimTest:
             kept, out = (kept, middle) if self.p_value(middle) <= _SEARCHED else (middle, out)
         return out
 
-    def findings(self, delta: float) -> dict[str, float]:
+    def findings(self) -> dict[str, float]:
         """All that follows for the report, by name."""
         scale, claim = self.least_noise_rejected(), self.claimed[0]
         mu = self.counted.mu_lower(_SEARCHED)
@@ -101,14 +96,14 @@ class ClaimTest:
         }
         if scale is not None:
             found["noise_multiplier_at_most"] = scale * claim.noise_multiplier
-            found |= _epsilon(scaled(self.claimed, scale), delta, "epsilon_at_least_if_dpsgd")
+            found |= _epsilon(scaled(self.claimed, scale), "epsilon_at_least_if_dpsgd")
         return {
             **found,
             "gaussian_mu_at_least": mu,
-            "epsilon_at_least_if_gaussian": gaussian_epsilon(mu, delta),
-            "epsilon_at_least": self.counted.epsilon_lower(delta, _SEARCHED),
-            **_epsilon(self.claimed, delta, "claimed_epsilon"),
-            "delta": delta,
+            "epsilon_at_least_if_gaussian": gaussian_epsilon(mu, _DELTA),
+            "epsilon_at_least": self.counted.epsilon_lower(_DELTA, _SEARCHED),
+            **_epsilon(self.claimed, "claimed_epsilon"),
+            "delta": _DELTA,
         }
 
 
@@ -117,8 +112,8 @@ def hides(claimed: Sequence[Segment]) -> bool:
     return min(segment.noise_multiplier for segment in claimed) >= _LEAST_NOISE
 
 
-def _epsilon(claimed: Sequence[Segment], delta: float, name: str) -> dict[str, float]:
-    return {name: bounds.epsilon_upper(claimed, delta)} if hides(claimed) else {}
+def _epsilon(claimed: Sequence[Segment], name: str) -> dict[str, float]:
+    return {name: bounds.epsilon_upper(claimed, _DELTA)} if hides(claimed) else {}
 
 
 def scaled(claimed: Sequence[Segment], scale: float) -> list[Segment]:
@@ -161,6 +156,7 @@ class OneRun(AnyGame):
     run: RecordedRun
     evidence: CanaryEvidence
     chosen: Records  # (canaries, 1): the auditor's secret
+    test: PrivacyTest
     numbers: Mapping[str, float]
     found: tuple[Caveat, ...]
     best: float
@@ -169,15 +165,16 @@ class OneRun(AnyGame):
     criterion: Criterion = field(init=False, repr=False, default=Criterion(mismatch, 0.5))
 
     @classmethod
-    def of(cls, run: RecordedRun, test: ClaimTest, *, delta: float, level: float) -> OneRun:
+    def of(cls, run: RecordedRun, *, level: float) -> OneRun:
         """The game of a run, with what its claim's test says."""
         tensors = run.recording.tensors("canaries")
         chosen, scores = tensors["chosen"], tensors["scores"]
-        numbers = {"accused_at": level, **test.findings(delta), **_measured(run)}
-        p_value, least = numbers["p_value_of_the_claim"], numbers.get("noise_multiplier_at_most")
-        found = run.deviations()
-        if level < p_value <= _SUSPICIOUS:
-            found += (replace(caveats.SUSPICIOUS, seen=f"p = {p_value:.2g}."),)
+        measured = {"accused_at": level, **ClaimTest.of(run).findings(), **_measured(run)}
+        test, numbers = split(measured)
+        assert test is not None
+        least, found = numbers.get("noise_multiplier_at_most"), run.deviations()
+        if test.suspicious:
+            found += (replace(caveats.SUSPICIOUS, seen=f"p = {test.p_value_of_the_claim:.2g}."),)
         # One record moves sums that differ by rounding by at most this much more than the clipping norm.
         off = max(_ROUNDING, run.recording.manifest["rounding"])
         exactly = scaled(run.claimed, 1 / (1 + 2 * off))
@@ -186,12 +183,13 @@ class OneRun(AnyGame):
         if least is not None:
             shown = scaled(run.claimed, least / run.claimed[0].noise_multiplier)
             best = float(_ceiling(shown, scores.shape[1]).success)
-        accused = p_value <= level or any(caveat.contradicts for caveat in found)
+        accused = test.contradicts or any(caveat.contradicts for caveat in found)
         sound = not any(caveat.voids or caveat.contradicts for caveat in found)
         return cls(
             run,
             CanaryEvidence({"log_odds": scores}),
             Records(chosen.double()[:, None, None], torch.zeros(len(chosen), 1)),
+            test,
             {"best_attack_at_least": best, **numbers},
             found,
             best if accused else min(best, float(ceiling.success)),
@@ -268,12 +266,11 @@ class OneRun(AnyGame):
 
     def measures(self) -> dict[str, float]:
         """What was measured."""
-        return split(self.numbers)[1]
+        return dict(self.numbers)
 
     def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
         """The test of the claim."""
-        test, _ = split(self.numbers)
-        return () if test is None else (test,)
+        return (self.test,)
 
     def certain(self, rate: SuccessRate) -> SuccessRate:
         """The share that was told, with a lower limit on what the best attack on such a run tells.
@@ -294,8 +291,6 @@ def audit_run(
     *,
     policy: Policy | None = None,
     seed: int = 0,
-    guessed: int | None = None,
-    delta: float = 1e-5,
     level: float = LEVEL,
     target: str | None = None,
 ) -> AuditResult:
@@ -303,8 +298,7 @@ def audit_run(
 
     CONTRADICTED if something was measured that the claim excludes, or if the claimed training would make such a run
     with a probability of at most `level`, however its canaries depend on each other: by the theorem of
-    `remanence.bounds.one_run`. `guessed` is how many canaries its attack does not abstain on, and must not be chosen by
-    looking at the result.
+    `remanence.bounds.one_run`.
     """
     number("level", level, above=0, below=1, hint="0.001")
     run = read_run(folder)
@@ -316,8 +310,13 @@ def audit_run(
             got=f"{folder} with {run.steps} steps and no canary",
             hint="record(..., canaries=...); bounds.dpsgd(..., schedule=read_run(folder).claimed) needs none",
         )
-    game = OneRun.of(run, ClaimTest.of(run, guessed=guessed), delta=delta, level=level)
-    return audit(game, [OneRunCanaries()], policy=policy, seed=seed, target=target or str(folder))
+    return audit(
+        OneRun.of(run, level=level),
+        [OneRunCanaries()],
+        policy=policy,
+        seed=seed,
+        target=target or str(folder),
+    )
 
 
 def _measured(run: RecordedRun) -> dict[str, float]:

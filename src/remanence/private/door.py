@@ -8,7 +8,7 @@ DOOR = Door(
     attacks=(
         "remanence.private.optimised:GradientBased",
         "remanence.private.prior_aware:PriorAware",
-        "remanence.private.one_run_canaries:OneRunCanaries",
+        "remanence.private.canaries:OneRunCanaries",
     ),
     targets=(
         "remanence.private.targets:digits_noisy_sum",

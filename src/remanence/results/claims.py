@@ -42,6 +42,12 @@ class PrivacyTest(Finding):
         level = 1 - CONFIDENCE if self.accused_at is None else self.accused_at
         return self.p_value_of_the_claim is not None and self.p_value_of_the_claim <= level
 
+    @property
+    def suspicious(self) -> bool:
+        """Whether the test should be repeated: it does not refute the claim, but nearly."""
+        p_value = self.p_value_of_the_claim
+        return p_value is not None and p_value <= _SUSPICIOUS and not self.contradicts
+
     def exposes(self, policy: Policy) -> bool:
         """Never: canaries are not people's records."""
         return False
@@ -63,7 +69,7 @@ class PrivacyTest(Finding):
         word = "consistent with the recording"
         if refuted:
             word = f"refuted {tested}"
-        elif p_value <= _SUSPICIOUS:
+        elif self.suspicious:
             word = f"suspicious, record again {tested}"
         ends = f"{self.measured_noise_multiplier_from:.2f} to {self.measured_noise_multiplier_to:.2f}"
         measured = f"measured {self.measured_noise_multiplier:.2f} ({ends})"

@@ -181,7 +181,6 @@ def _canaries(
 # which coins alone seldom reach: half the noise of one Gaussian step showed p-values near 0.003 with 1,200 canaries.
 _LEVEL = 0.05
 _DELTA = 1e-5
-_SUREST = 0.3  # of the canaries: guessing only these gives the strongest test
 
 
 @final
@@ -274,6 +273,4 @@ def no_canaries(got: str) -> InputError:
 def told_by_losses(scores: Tensor, chosen: Tensor) -> GuessCount:
     """How many of the surest guesses are right; the guess is "in" for a score above the median."""
     centred = scores.double().nan_to_num(nan=0.0) - scores.double().nanmedian()
-    right = (centred > 0) == chosen
-    surest = centred.abs().argsort(descending=True)[: max(1, round(_SUREST * len(scores)))]
-    return GuessCount(int(right[surest].sum()), len(surest), len(scores))
+    return GuessCount.of_surest((centred > 0) == chosen, centred.abs())
