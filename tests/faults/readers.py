@@ -115,8 +115,8 @@ def _recording(folder: Path) -> Path:
         "steps": 1,
         "steps_before": 0,
     }
-    part = {"steps": 1, "failed": 0, "first_step": 0, "why": ""}
-    made_again = {"replay": dict.fromkeys(PARTS, part), "rounding": 0.0, "drift": 0.0}
+    part = {"steps": 1, "failed": 0, "why": ""}
+    made_again = {"replay": dict.fromkeys(PARTS, part), "rounding": 0.0}
     writer.finish({**about, **made_again, "tensors": ["weight"], "observed": {}})
     return folder / "run" / "manifest.json"
 

@@ -23,9 +23,8 @@ from remanence import (
     mean_squared_error,
     play,
 )
-from remanence.private.likelihood import log_likelihood, remainder
+from remanence.private.likelihood import log_likelihood
 from remanence.private.optimised import ClassGaussians
-from remanence.scale.seeds import stream
 
 
 def game(**settings) -> Game:
@@ -110,35 +109,6 @@ def test_a_shortlist_is_used_or_refused(matched):
     wrong = game() if matched else dpsgd_game()
     with pytest.raises(IncompatibleGameError, match="prior-aware"):
         play(wrong, GradientBased(matched=matched), trials=2)
-
-
-def test_the_weaker_adversary_subtracts_the_mean_over_batches():
-    listed = dpsgd_game(
-        noise_multiplier=1e-9, sample_rate=0.5, steps=400, learning_rate=0.0, max_grad_norm=0.1
-    )
-    mechanism, known = listed.mechanism, listed.known_data
-    targets = listed.prior.sample(1, stream(0, "targets", "cpu"))
-    release = mechanism.release(known, targets, stream(0, "training", "cpu"))
-    gone = torch.stack(
-        [
-            remainder(mechanism, release, slice(step, step + 1), known_data=known, subtract="expected")[0, 0]  # pyright: ignore
-            for step in range(400)
-        ]
-    )
-    own = 0.5 * mechanism.network.clipped_sum(release["parameters"][:, 0], targets, max_norm=0.1)  # pyright: ignore
-    # The mean of what is left is the target's own half; 21 records of norm at most 0.1 vary around it.
-    margin = 5 * 0.5 * 0.1 * 21**0.5 / 400**0.5
-    assert float((gone.mean(0) - own[0]).norm()) < margin
-    assert float(gone.std(0).max()) > 1e-3, "the batches do differ"
-
-
-def test_who_does_not_know_the_batches_finds_less():
-    sampled = dpsgd_game(noise_multiplier=0.5, sample_rate=0.5, steps=30, max_grad_norm=0.1)
-    rates = [
-        play(sampled, PriorAware(subtract=how), trials=400).main for how in ("known", "expected", "nothing")
-    ]  # pyright: ignore
-    assert rates[0].lower > rates[1].upper
-    assert rates[1].lower > rates[2].rate
 
 
 def test_any_module_and_pictures_of_any_shape_play():

@@ -358,7 +358,7 @@ def test_what_is_not_a_whole_recording_is_never_protected(tmp_path):
 
     refused = {
         "killed": (lambda folder: (folder / "manifest.json").unlink(), "manifest.json"),
-        "older": (manifest(format=3), "it has format 3, and this version reads format 5"),
+        "older": (manifest(format=3), "it has format 3, and this version reads format 6"),
         "lacking": (lambda folder: (folder / "canaries.safetensors").unlink(), "canaries.safetensors"),
         "damaged": (
             lambda folder: (folder / "noise.safetensors").write_bytes(b"0" * 99),

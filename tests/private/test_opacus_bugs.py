@@ -27,18 +27,15 @@ CERTAIN = {  # what differs from the claim beyond doubt, and by what name
     "layers after the first reuse their noise": "noise-repeats",
     "noise from a repeated seed": "noise-repeats",
     "noise repeats after a while": "noise-repeats",
-    "Rademacher noise": "noise-repeats",
     "the update is not noised": "noise-below-claim",
     "clipped at 10 C, noise at C": "clipping-not-per-record",
     "clipping per batch": "clipping-not-per-record",
-    "division by the real batch size": "divided-by-the-real-batch",
     "a shuffle accounted as Poisson": "sampling-not-poisson",
     "ghost: all coefficients are 1": "clipping-not-per-record",
     "ghost: clipped at 10 C": "clipping-not-per-record",
-    "the rate is divided by the batch": "divided-by-the-real-batch",
     "one record is in every batch": "sampling-above-claim",
-    "the norm shrinks before the noise": "clipped-elsewhere",
-    "two drawn batches to a step": "records-repeat-in-a-step",
+    "the norm shrinks before the noise": "noise-below-claim",
+    "two drawn batches to a step": "sampling-above-claim",
 }
 PART = {  # which part of a step is not made again, where none differs beyond doubt
     "seeds are the steps, own generator": "noise-not-replayed",
@@ -51,6 +48,7 @@ PART = {  # which part of a step is not made again, where none differs beyond do
     "a body in train mode with BatchNorm statistics": "update-not-replayed",
     **dict.fromkeys(
         (
+            "Rademacher noise",
             "uniform noise",
             "no noise on one weight",
             "no noise on the bias of one class",
@@ -90,6 +88,8 @@ PART = {  # which part of a step is not made again, where none differs beyond do
     ),
     **dict.fromkeys(
         (
+            "division by the real batch size",
+            "the rate is divided by the batch",
             "the rate follows the gradients",
             "the decay follows the gradients",
             "momentum remembers raw gradients",

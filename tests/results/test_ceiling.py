@@ -146,7 +146,6 @@ ATTACKS = [
     PriorAware(),
     PriorAware(score="sum"),
     PriorAware(score="top"),
-    PriorAware(subtract="expected"),
     PriorAware(subtract="nothing"),
     PriorAware(within=Criterion(mean_squared_error, 1.0)),
 ]

@@ -1,4 +1,4 @@
-"""Canaries: records put into a training set by a coin that only the auditor sees, and the guess which were trained on."""
+"""Canaries: records put into a training set by a coin that only the auditor sees, and guesses about that coin."""
 
 from __future__ import annotations
 

@@ -99,21 +99,6 @@ CLIPPING_NOT_PER_RECORD = Caveat(
     "Clip each record's gradient before summing, not the gradient of the batch.",
     contradicts=True,
 )
-CLIPPED_ELSEWHERE = Caveat(
-    "clipped-elsewhere",
-    "gradients were clipped to a norm other than the one that scales the noise.",
-    "One record contributes more than the accountant was told, so the noise hides less of it.",
-    "Give the module and the optimizer the same max_grad_norm. Change it for both or for neither.",
-    contradicts=True,
-)
-DIVIDED_BY_THE_BATCH = Caveat(
-    "divided-by-the-real-batch",
-    "updates were divided by the actual number of records in the batch, not by the expected number.",
-    "The actual number depends on which records are in the batch, and so does the scale of the noise.",
-    "Divide by a number that is fixed before training. Opacus' own, the expected batch size, depends on the number of "
-    "records: see `counted-from-the-records`.",
-    contradicts=True,
-)
 SAMPLING_NOT_POISSON = Caveat(
     "sampling-not-poisson",
     "batch sizes, or the number of batches per record, vary too little or too much for independent draws.",
@@ -134,14 +119,6 @@ STEPS_UNACCOUNTED = Caveat(
     "more steps were taken than the accountant counted.",
     "Some steps released gradients that no budget covers.",
     "Take every step through the optimizer that make_private returned.",
-    contradicts=True,
-)
-RECORDS_REPEAT = Caveat(
-    "records-repeat-in-a-step",
-    "a record was in one step more than once.",
-    "Its clipped gradient counts several times, but the noise is scaled for one. Accumulating gradients over "
-    "several Poisson batches does this.",
-    "Use one larger batch through BatchMemoryManager instead of accumulating.",
     contradicts=True,
 )
 RECORDS_DUPLICATED = Caveat(

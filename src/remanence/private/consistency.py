@@ -11,6 +11,7 @@ from typing import final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.stats import binom, chi2
 from torch import Tensor
 
@@ -39,8 +40,6 @@ _SAID: dict[str, tuple[Caveat, str]] = {
         caveats.CLIPPING_NOT_PER_RECORD,
         "The sum is off by {worst:.2g} clipping norms per record, {times}.",
     ),
-    "clipped-elsewhere": (caveats.CLIPPED_ELSEWHERE, "Clipped at {where}, accounted at {norm:.4g}."),
-    "divided-by-the-real-batch": (caveats.DIVIDED_BY_THE_BATCH, "{times}."),
     "post-processed": (caveats.POST_PROCESSED, "{where}, {times}."),
     "records-duplicated": (caveats.RECORDS_DUPLICATED, "{count} of them are equal to an earlier one."),
     "recording-stopped": (caveats.RECORDING_STOPPED, "After {steps} steps: {where}"),
@@ -95,20 +94,15 @@ class RecordedRun:
         return self.recording.tensors("noise")
 
     @cached_property
-    def noise_ratios(self) -> Tensor:
-        """The squares of all noise over what the claim expects of one number, `(steps, tensors)`."""
-        told = self._batches["settings"][:, 2]
-        unit = told.where(told > 0, torch.ones_like(told))
-        wanted = torch.tensor([noise for noise, _ in self._per_step()], dtype=torch.float64)
-        return self._noise["sums"] * (unit / wanted.clamp(min=1e-12)).square()[:, None]
+    def _squares(self) -> Tensor:
+        """The squares of all noise by step and tensor, in clipping norms, `(steps, tensors)`."""
+        told = self._batches["settings"][:, 1]
+        return self._noise["sums"] * told.where(told > 0, torch.ones_like(told)).square()[:, None]
 
     @cached_property
     def noise(self) -> MeasuredNoise:
         """The noise multiplier that ran."""
-        told = self._batches["settings"][:, 2]
-        unit = told.where(told > 0, torch.ones_like(told))
-        squares = float((self._noise["sums"].sum(1) * unit.square()).sum())
-        numbers = self.steps * int(self._noise["sizes"].sum())
+        squares, numbers = float(self._squares.sum()), self.steps * int(self._noise["sizes"].sum())
         low, high = chi2.ppf([0.975, 0.025], numbers)
         return MeasuredNoise(*(math.sqrt(squares / n) for n in (numbers, low, high)))
 
@@ -146,18 +140,13 @@ class RecordedRun:
 
     def _observed(self) -> Iterator[Caveat]:
         """What the recorder saw while the run ran."""
-        manifest, norm = self.recording.manifest, float(self._batches["settings"][0, 1])
+        manifest = self.recording.manifest
         for name, seen in manifest["observed"].items():
-            if name not in _SAID or (
-                name == "divided-by-the-real-batch" and seen["count"] < max(2, self.steps / 2)
-            ):
-                continue  # names that are not known say nothing; a ratio comes out by chance once in a while
-            many = seen["count"] > 1
-            times = (
-                f"in {seen['count']} of {self.steps} steps" if many else f"in step {seen['first_step'] + 1}"
-            )
-            caveat, words = _SAID[name]
-            yield replace(caveat, seen=words.format(**seen, times=times, steps=self.steps, norm=norm))
+            if name in _SAID:
+                many = f"in {seen['count']} of {self.steps} steps"
+                times = many if seen["count"] > 1 else f"in step {seen['first_step'] + 1}"
+                caveat, words = _SAID[name]
+                yield replace(caveat, seen=words.format(**seen, times=times, steps=self.steps))
         if manifest["steps_before"]:
             yield replace(caveats.RECORDED_IN_PART, seen=f"{manifest['steps_before']} steps came before.")
         if manifest.get("seed") == "secret":
@@ -177,18 +166,15 @@ class RecordedRun:
         ]
         if changed:
             other, count = changed[0]
-            numbers = 2 * self.steps * int(self._noise["sizes"].sum()) + manifest["drift"]
-            told = abs(1 - divisor / max(1, int(other / count))) * math.sqrt(numbers)
             epochs = f" and {count} batches an epoch, not {batches}" if count != batches else ""
             seen = (
-                f"{records} records: divided by {divisor}. {other} records: by {int(other / count)}{epochs}. "
-                f"An adversary who sees all updates distinguishes the two at {told:.1f} standard deviations."
+                f"{records} records: divided by {divisor}. {other} records: by {int(other / count)}{epochs}."
             )
             yield replace(caveats.COUNTED_FROM_RECORDS, seen=seen)
 
     def _of_noise(self) -> Iterator[Caveat]:
         claimed = np.array([noise for noise, _ in self._per_step()])
-        told, share = self._batches["settings"][:, 2:].numpy().T
+        told, share = self._batches["settings"][:, 1:].numpy().T
         low = told * share < claimed * (1 - 1e-6)
         if low.any():
             least = float((told * share / np.maximum(claimed, 1e-300)).min())
@@ -198,44 +184,24 @@ class RecordedRun:
             when = "" if low.all() else f" in {int(low.sum())} of {self.steps} steps"
             yield replace(caveats.NOISE_BELOW_CLAIM, seen=f"{where} {_lacking(least)}{when}.")
         else:
-            yield from self._too_small()
-        yield from self._repeats()
+            yield from self._too_small(claimed)
+        if repeats := int(self._noise["repeats"]):
+            seen = f"The same noise was added {repeats} times more than once."
+            yield replace(caveats.NOISE_REPEATS, seen=seen)
 
-    def _too_small(self) -> Iterator[Caveat]:
-        """The squares of all noise, of every tensor's, of every step's and of every tensor's in every step."""
-        ratios, sizes = self.noise_ratios.numpy(), self._noise["sizes"].numpy()
-        every, steps = int(sizes.sum()), self.steps
-        parts = [[ratios.sum()], ratios.sum(0), ratios.sum(1), ratios.ravel()]
-        counts = [[steps * every], steps * sizes, [every] * steps, np.tile(sizes, steps)]
-        squares, numbers = np.concatenate(parts), np.concatenate(counts)
+    def _too_small(self, claimed: NDArray[np.float64]) -> Iterator[Caveat]:
+        """The size of all noise, of every tensor's and of every step's."""
+        ratios = self._squares.numpy() / np.maximum(claimed, 1e-12)[:, None] ** 2
+        sizes, names = self._noise["sizes"].numpy(), self.recording.manifest["tensors"]
+        places = ["", *(f" on `{name}`" for name in names), *(f" in step {n + 1}" for n in range(self.steps))]
+        squares = np.concatenate([[ratios.sum()], ratios.sum(0), ratios.sum(1)])
+        every = int(sizes.sum())
+        numbers = np.concatenate([[self.steps * every], self.steps * sizes, [every] * self.steps])
         chances = chi2.logcdf(squares / (1 - _ROUNDING), numbers) + math.log(len(numbers))
         worst = int(chances.argmin())
         if chances[worst] < math.log(_CHANCE):
-            tensors, place = len(sizes), worst - 1
-            step = place - tensors if place < tensors + steps else (place - tensors - steps) // tensors
-            tensor = place if place < tensors else (place - steps) % tensors
-            names = self.recording.manifest["tensors"]
-            where = f" on `{names[tensor]}`" if 0 <= place < tensors or place >= tensors + steps else ""
-            when = f" in step {step + 1}" if place >= tensors else ""
-            seen = f"The noise{where}{when} {_lacking(math.sqrt(squares[worst] / numbers[worst]))}."
-            yield replace(caveats.NOISE_BELOW_CLAIM, seen=seen)
-
-    def _repeats(self) -> Iterator[Caveat]:
-        noise, names = self._noise, self.recording.manifest["tensors"]
-        sizes, compared = noise["sizes"].numpy(), int(noise["compared"])
-        pairs, chance, variance = noise["pairs"].tolist()
-        if int(noise["repeats"]):
-            seen = f"The same noise was added {int(noise['repeats'])} times more than once."
-            yield replace(caveats.NOISE_REPEATS, seen=seen)
-        elif pairs > chance + 8 * math.sqrt(variance) + 25:
-            seen = f"{pairs:.0f} pairs of equal numbers within steps; expected by chance: {chance:.0f}."
-            yield replace(caveats.NOISE_REPEATS, seen=seen)
-        if compared:
-            bare = chi2.cdf(noise["least"].numpy(), compared) * sizes < _CHANCE / len(sizes)
-            if bare.any():
-                where = names[np.flatnonzero(bare)[0]]
-                seen = f"Some numbers of `{where}` have next to no noise in {compared} steps."
-                yield replace(caveats.NOISE_BELOW_CLAIM, seen=seen)
+            share = _lacking(math.sqrt(squares[worst] / numbers[worst]))
+            yield replace(caveats.NOISE_BELOW_CLAIM, seen=f"The noise{places[worst]} {share}.")
 
     def _of_sampling(self) -> Iterator[Caveat]:
         manifest, claims = self.recording.manifest, self._per_step()
@@ -267,10 +233,6 @@ class RecordedRun:
         if counted > self.steps and "recording-stopped" not in manifest["observed"]:
             seen = f"The accountant counted {counted} steps, {self.steps} were seen."
             yield replace(caveats.RECORDING_STOPPED, seen=seen)
-        step_of = torch.repeat_interleave(torch.arange(self.steps), sizes.long())
-        repeats = len(indices) - len(torch.unique(step_of * (records + 1) + indices))
-        if repeats:
-            yield replace(caveats.RECORDS_REPEAT, seen=f"{repeats} times in {self.steps} steps.")
 
 
 def _lacking(share: float) -> str:

@@ -41,7 +41,7 @@ from remanence.private.own_pass import (
     quiet_randomness,
     tensors_in,
 )
-from remanence.private.recorder import Claim, NoisedStep, RunRecorder
+from remanence.private.recorder import Claim, RunRecorder
 from remanence.private.seeds import Stream, from_the_system, unknown
 
 __all__ = ["Reading", "RecordingWarning", "record"]
@@ -83,7 +83,6 @@ def record(
         recorder = RunRecorder(
             out,
             records=records,
-            max_grad_norm=float(optimizer.max_grad_norm),
             canaries=canaries,
             framework=f"Opacus {version('opacus')}, torch {torch.__version__}",
         )
@@ -191,7 +190,6 @@ class Steps:
         self._layers, self._shared = LayerDraws(), optimizer.generator is None or batches is None
         self._of_sums, self._of_gradients = Limits(limits), Limits(limits)
         recorder.names = self._updates.names()
-        recorder.sizes = [p.numel() for p in optimizer.params]
         self._eps = max((torch.finfo(p.dtype).eps for p in optimizer.params), default=0.0)
         self._stopped = False
         self._stepping = False  # between the noise of a step and the next batch
@@ -207,7 +205,6 @@ class Steps:
         # A pass to be replayed: its batch, its records and the norms of their gradients before clipping.
         self._pending: tuple[_Batch, Pass, list[int], list[Tensor]] | None = None
         self._batch = _Batch(canaries is not None)
-        self._size = 0  # of the last step's batch
         self.batches = Batches(loader, self.draws)
 
     @contextmanager
@@ -362,7 +359,7 @@ class Steps:
         self._off = self._declared.off(optimizer, self._recorder.steps)
         self._before = [p.summed_grad.detach().clone() for p in optimizer.params]  # pyright: ignore
         self._summed = [part.flatten().float() for part in self._before]
-        deviation = _told(optimizer) * float(optimizer.max_grad_norm)
+        deviation = float(optimizer.noise_multiplier) * float(optimizer.max_grad_norm)
 
         def draw(generator: torch.Generator) -> list[Tensor]:
             return [torch.empty_like(s).normal_(0.0, deviation, generator=generator) for s in self._before]
@@ -375,17 +372,13 @@ class Steps:
         optimizer, batch, recorder = self._optimizer, self._batch, self._recorder
         self.noise.taken()
         clipping = batch.clipping or Clipping.of(optimizer)
-        self._size = len(batch.members)
         self._noised = [p.grad.detach().clone() for p in optimizer.params]  # pyright: ignore[reportOptionalMemberAccess]
         recorder.replayed("sampling", self._sampled(batch.members))
         recorder.replayed("norm", batch.norm_why or self._off.get("max_grad_norm", ""))
         noise, why = self._noise_again([g.flatten().float() for g in self._noised])
         recorder.replayed("noise", self._off.get("noise_multiplier", why))
-        norms = clipping.total, float(optimizer.max_grad_norm)
-        if abs(norms[0] / norms[1] - 1) > 1e-4:
-            recorder.observe("clipped-elsewhere", worst=norms[0], where=f"{norms[0]:.4g}")
-        step = NoisedStep(batch.members, self._summed, noise.recorded, norms, _told(optimizer), self._eps)
-        recorder.add(step, compare=noise.compare)
+        norm, told = clipping.total, float(optimizer.noise_multiplier)
+        recorder.add(batch.members, self._summed, noise.recorded, norm=norm, told=told, compare=noise.compare)
         for name, share in noise.shares.items():
             recorder.lessened(share, name)
         self._stepping, self._updated, self._why_update = True, False, "the optimizer took no step"
@@ -484,22 +477,10 @@ class Steps:
                     self._recorder.lessened(0.0, name)
         elif limited:
             self._recorder.observe("post-processed", where=f"noised gradients: {limited}")
-        if self._why_update:
-            self._name_division(actual, step)
         self._updates.begin()
 
     def _stepped(self) -> None:
         self._depth -= 1
-
-    def _name_division(self, actual: list[Tensor], step: int) -> None:
-        """Division by the batch that came instead of the one that was expected has a name of its own."""
-        divisor, rates = self._declared.divisor, self._declared.rate_ratio(self._optimizer, step)
-        if self._size in (0, divisor) or not divisor:
-            return
-        moved, wanted = (torch.cat([g.flatten().double() for g in part]) for part in (actual, self._noised))
-        ratio = rates * divisor * float(moved @ wanted / (wanted @ wanted).clamp(min=1e-300))
-        if abs(ratio * self._size / divisor - 1) < 1e-4:
-            self._recorder.observe("divided-by-the-real-batch", worst=ratio)
 
     def _after_step(self) -> None:
         """Before anything else happens, and at the end: did the last step lead where it had to?"""
@@ -567,13 +548,6 @@ class _Batch:
         """Some records' gradients, and what they are multiplied with."""
         more = [factor @ sample for factor, sample in zip(factors, samples, strict=True)]
         self.sums = more if self.sums is None else [a + b for a, b in zip(self.sums, more, strict=True)]
-
-
-def _told(optimizer: DPOptimizer) -> float:
-    """The noise multiplier that the optimizer is set to; adaptive clipping spends some of its budget elsewhere."""
-    own = float(optimizer.noise_multiplier)
-    counting = getattr(optimizer, "unclipped_num_std", None)
-    return own if counting is None or own <= 0 else (own**-2 - (2 * counting) ** -2) ** -0.5
 
 
 def _check(

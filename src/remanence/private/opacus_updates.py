@@ -53,17 +53,6 @@ class Declared:
         self._fixed = settings_of(optimizer)
         self._schedules = [_Schedule(one, optimizer, epoch) for one in _schedules_of(optimizer)]
 
-    @property
-    def divisor(self) -> float | None:
-        """What noised sums are divided by."""
-        mean = self._fixed["loss_reduction"] == "mean"
-        return float(self._fixed["expected_batch_size"]) if mean else None
-
-    def rate_ratio(self, optimizer: DPOptimizer, step: int) -> float:
-        """The learning rate over the one that was declared."""
-        name = "lr of group 0"
-        return settings_of(optimizer)[name] / (self._expected(step)[0][name] or 1.0)
-
     def _expected(self, step: int) -> tuple[Settings, dict[str, str]]:
         expected, irregular = dict(self._fixed), {}
         for schedule in self._schedules:

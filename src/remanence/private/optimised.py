@@ -17,7 +17,7 @@ from remanence.core.priors import FinitePrior
 from remanence.core.records import Records, concatenate
 from remanence.core.references import HAYES_2023
 from remanence.core.releases import Transcript
-from remanence.private.likelihood import log_likelihood, remainder
+from remanence.private.likelihood import log_likelihood
 from remanence.scale.progress import track
 from remanence.training.dpsgd import DPSGD
 from remanence.training.perceptron import Network
@@ -157,7 +157,7 @@ class GradientBased(Attack[Transcript]):
         """Descend from all starts of all trials; the best record, its loss and the iterations, per trial."""
         trials, device = len(release), starts.features.device
         parameters = release["parameters"]
-        left = remainder(mechanism, release, slice(None)).float()  # (trials, steps, numbers)
+        left = (release["gradients"] - release["known"]).float()  # (trials, steps, numbers)
         places = starts.features.expand(trials, *starts.features.shape)
         first, second = torch.zeros_like(places), torch.zeros_like(places)
         best, least = places, torch.full(places.shape[:2], torch.inf, dtype=torch.float64, device=device)

@@ -17,7 +17,7 @@ from remanence.core.knowledge import Knowledge
 from remanence.core.priors import FinitePrior
 from remanence.core.references import HAYES_2023
 from remanence.core.releases import Transcript
-from remanence.private.likelihood import Subtraction, log_likelihood, remainder
+from remanence.private.likelihood import log_likelihood
 from remanence.training.dpsgd import DPSGD
 
 _CPU_NUMBERS = 2**20  # gradients held at once, few enough for a CPU's cache
@@ -39,12 +39,12 @@ class PriorAware(Attack[Transcript]):
 
     `within` is the criterion of a game in which close is enough. The best guess is then not the likeliest
     candidate but the one with the greatest posterior mass within the threshold around it (R* of Balle et al.
-    2022, with the candidates as centres). It needs the likelihood. `subtract` says what the adversary takes
-    off each gradient (see `remainder`); all but `known` are weaker adversaries.
+    2022, with the candidates as centres). It needs the likelihood. `subtract="nothing"` is a weaker adversary, who
+    leaves the known records' gradients where they are.
     """
 
     score: Literal["likelihood", "sum", "top"] = "likelihood"
-    subtract: Subtraction = "known"
+    subtract: Literal["known", "nothing"] = "known"
     within: Criterion | None = None
     info: ClassVar[AttackInfo] = AttackInfo(
         "prior-aware",
@@ -76,25 +76,22 @@ class PriorAware(Attack[Transcript]):
         near = None if self.within is None else _neighbours(prior, self.within)
 
         def reconstruct(release: Transcript) -> Reconstruction:
-            scores = self._scores(knowledge, mechanism, prior, release)
+            scores = self._scores(mechanism, prior, release)
             if near is not None:
                 scores = scores.softmax(1) @ near
             return Reconstruction(prior.candidates[scores.argmax(1)[:, None]])
 
         return reconstruct
 
-    def _scores(
-        self, knowledge: Knowledge, mechanism: DPSGD, prior: FinitePrior, release: Transcript
-    ) -> Tensor:
+    def _scores(self, mechanism: DPSGD, prior: FinitePrior, release: Transcript) -> Tensor:
         products, sizes = [], []
         trials = len(release)
         on_gpu = release["gradients"].device.type == "cuda"
         together = max(1, (_GPU_NUMBERS if on_gpu else _CPU_NUMBERS) // (trials * mechanism.network.numbers))
         for start in range(0, mechanism.steps, together):  # many steps at once, as if they were trials
             steps = slice(start, start + together)
-            left = remainder(
-                mechanism, release, steps, known_data=knowledge.known_data, subtract=self.subtract
-            )
+            left = release["gradients"][:, steps]
+            left = left - release["known"][:, steps] if self.subtract == "known" else left
             found = mechanism.network.projections(
                 release["parameters"][:, steps].flatten(0, 1),
                 left.flatten(0, 1),

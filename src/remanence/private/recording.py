@@ -21,7 +21,7 @@ from remanence.scale.folders import MOST
 from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, read_bytes
 
 MANIFEST = "manifest.json"
-FORMAT = 5
+FORMAT = 6
 PARTS = ("sampling", "clipping", "norm", "noise", "seed", "update")  # of a step, each to be replayed
 
 _COUNT, _NUMBER = {"type": "integer", "minimum": 0}, {"type": "number", "minimum": 0}
@@ -33,8 +33,8 @@ _OBSERVED = {
 }
 _REPLAYED = {
     "type": "object",
-    "properties": {"steps": _COUNT, "failed": _COUNT, "first_step": _COUNT, "why": _TEXT},
-    "required": ["steps", "failed", "first_step", "why"],
+    "properties": {"steps": _COUNT, "failed": _COUNT, "why": _TEXT},
+    "required": ["steps", "failed", "why"],
 }
 _SCHEMA = {
     "type": "object",
@@ -53,7 +53,6 @@ _SCHEMA = {
         "observed": {"type": "object", "additionalProperties": _OBSERVED},
         "replay": {"type": "object", "properties": dict.fromkeys(PARTS, _REPLAYED), "required": list(PARTS)},
         "rounding": _NUMBER,
-        "drift": _NUMBER,
         "seed": _TEXT,
         "rate": _NUMBER,
         "divisor": _COUNT,
@@ -156,7 +155,7 @@ def unreadable(folder: Path, reason: str) -> InputError:
     """The error for a folder that is not a recording, or was changed."""
     return InputError(
         "The recording cannot be read.",
-        needs=f"a folder written by record(...) or a RunRecorder, with its {MANIFEST}",
+        needs=f"a folder written by record(...), with its {MANIFEST}",
         got=f"{folder}: {reason}",
         hint="record the training again",
     )
