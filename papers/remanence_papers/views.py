@@ -17,7 +17,7 @@ from rich.table import Table
 
 from remanence.core.exceptions import InputError
 from remanence.core.plain_text import plainly
-from remanence.report.svg import SERIES, logarithmic, themed
+from remanence.report.svg import logarithmic, themed
 from remanence.scale.files import write_files
 from remanence.scale.reading import UnusableFileError, parse_json, read_bytes
 from remanence_papers.reproduction import Reproduction, as_text
@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 
 Document = Mapping[str, Any]
 _SIDE = 64  # pixels of a stored picture
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, with dashes.
+_SERIES: tuple[tuple[str, Any], ...] = (
+    ("#0072B2", "-"),
+    ("#D55E00", "--"),
+    ("#009E73", "-."),
+    ("#CC79A7", ":"),
+    ("#E69F00", (0, (5, 1, 1, 1, 1, 1))),
+    ("#000000", (0, (1, 3))),
+    ("#56B4E9", (0, (3, 1, 1, 1))),
+)
 
 
 def listing(entries: Iterable[Reproduction]) -> Table:
@@ -174,7 +185,7 @@ def svg(document: Document) -> bytes:
 
 def _draw_curves(axes: Axes, panel: Mapping[str, Any]) -> None:
     for number, line in enumerate(panel["curves"]):
-        colour, style = SERIES[number % len(SERIES)]
+        colour, style = _SERIES[number % len(_SERIES)]
         printed = line["label"].startswith("paper")  # two values that a text mentions are no curve
         dots = panel.get("dots", False)
         axes.plot(

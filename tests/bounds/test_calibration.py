@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 
 import mpmath
@@ -11,7 +10,6 @@ from remanence.bounds import Segment, delta_lower, delta_upper, dpsgd, epsilon_u
 from remanence.bounds.calibration import MOST_STEPS
 from remanence.bounds.engine.dpsgd import dpsgd_bracket
 from remanence.bounds.frontier import evenly, frontier
-from remanence.report.frontier import write
 
 # Smallest noise with γ(κ) ≤ target, recomputed before this project by another program.
 ANCHORS = [
@@ -115,18 +113,6 @@ def test_a_frontier_over_the_shortlist_keeps_the_noise():
     points = frontier("candidates", [10, 100, 1000], steps=10)
     assert len({point.noise_multiplier for point in points}) == 1
     assert points[0].success_upper > points[1].success_upper > points[2].success_upper
-
-
-@pytest.mark.parametrize("name", ["line.csv", "line.json"])
-def test_a_frontier_is_written_by_the_ending_of_the_name(tmp_path, name):
-    points = frontier("epsilon", [1.0, 8.0], steps=10)
-    write(points, "epsilon", tmp_path / name)
-    text = (tmp_path / name).read_text()
-    if name.endswith("json"):
-        assert [point["epsilon"] for point in json.loads(text)["points"]] == [1.0, 8.0]
-    else:
-        assert text.splitlines()[0].startswith("sample_rate,epsilon,delta")
-        assert len(text.splitlines()) == 3
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def _run(folder: Path) -> Path:
     plan = Plan("playing", "x", 10, 3)
     journal.announce([plan])
     journal.write(plan.key(0), {"error": torch.rand(3)})
-    journal.folder.unlock()
+    journal.leave()
     return folder / MANIFEST
 
 

@@ -87,7 +87,7 @@ class FaultMachine(RuleBasedStateMachine):
             assert not list(self.folder.rglob(f".*{PART}")), "the next start sweeps what a killed one left"
             self.damaged = False
         finally:
-            journal.folder._lock.release(force=True)  # as the system does for a process that is gone
+            journal._lock.release(force=True)  # as the system does for a process that is gone
 
     @rule(resume=st.booleans())
     def start(self, resume):

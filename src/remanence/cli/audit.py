@@ -110,7 +110,7 @@ def demo(out: Annotated[Path, "Folder for the results."] = Path("remanence-runs"
 
 
 def status(
-    run: Annotated[str, typer.Argument(help="A run folder or its URL.")],
+    run: Annotated[str, typer.Argument(help="A run folder.")],
     as_json: Annotated[bool, "--json", "Print it for a machine."] = False,
 ) -> None:
     """Show how much of a run is done and how much is left, also after a kill."""
@@ -142,8 +142,5 @@ def _show(found: RunStatus) -> None:
         options = found.settings.get("options", {})
         target, again = options.get("target", "TARGET"), options.get("again")
         command = continuation(options.get("command", "audit"), target, found.place, again)
-        idle = (
-            "If no process is at work on it, " if found.at_work is None else "No process is at work on it. "
-        )
-        lines.append(f"{idle}`{plain(command)}` continues.")
+        lines.append(f"No process is at work on it. `{plain(command)}` continues.")
     out.print("\n".join(lines), highlight=False, soft_wrap=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +13,7 @@ import typer
 
 from remanence.cli.grouped import options
 from remanence.cli.training_options import AsJson, Batching, Whose
+from remanence.core.checks import one_of
 from remanence.core.exceptions import InputError
 from remanence.report.frequencies import frequency
 
@@ -61,7 +64,7 @@ def frontier(
     budget: Budget,
     batching: Batching,
     whose: Whose,
-    out: Annotated[list[Path] | None, "A file ending in .csv, .json, .svg or .png; repeatable."] = None,
+    out: Annotated[Path | None, "Draw it into this .svg file instead."] = None,
     as_json: AsJson = False,
 ) -> None:
     """Trace the ceiling over the sampling rate at fixed ε, over ε, or over the shortlist.
@@ -70,10 +73,9 @@ def frontier(
     sampling rate.
     """
     from remanence.bounds.frontier import frontier as trace
-    from remanence.report.frontier import check_name, document, write
 
-    for path in out or []:
-        check_name(path)
+    if out is not None:
+        one_of(f"the ending of {out.name}", out.suffix, (".svg",))
     if line.over is Over.SAMPLE_RATE and (batching.sample_rate is not None or batching.derives):
         raise InputError(
             "The sampling rate is both varied and given.",
@@ -96,12 +98,9 @@ def frontier(
         candidates=budget.candidates,
         person=person,
     )
-    for path in out or []:
-        write(found, axis, path)  # pyright: ignore[reportArgumentType]
-        typer.echo(f"wrote {path}", err=True)
     if as_json:
-        typer.echo(document(found, axis), nl=False)  # pyright: ignore[reportArgumentType]
-    if out or as_json:
+        document = {"over": axis, "points": [asdict(point) for point in found]}
+        typer.echo(json.dumps(document, indent=2))
         return
     fixed = {
         Over.SAMPLE_RATE: f"a sampling rate of {rate:.6g}{' (full batches)' if rate == 1 else ''}",
@@ -109,7 +108,16 @@ def frontier(
         Over.CANDIDATES: f"{budget.candidates} candidates",
     }
     rest = ", ".join(words for name, words in fixed.items() if name is not line.over)
-    typer.echo(f"For {person.whose}: {rest}, δ = {budget.delta:g}, {steps} steps.")
+    title = f"For {person.whose}: {rest}, δ = {budget.delta:g}, {steps} steps."
+    if out is not None:
+        from remanence.report.frontier import frontier_picture
+        from remanence.scale.files import write_files
+
+        drawn = frontier_picture(found, axis, title)  # pyright: ignore[reportArgumentType]
+        write_files(out.parent, {out.name: drawn.encode()})
+        typer.echo(f"wrote {out}", err=True)
+        return
+    typer.echo(title)
     typer.echo(f"{line.over.value:>12} {'noise':>10} {'a guess':>15} {'at most':>15}")
     for point in found:
         guess, most = -math.log(point.candidates), math.log(point.success_upper)

@@ -441,5 +441,8 @@ def end(
         if show is not None:
             show()
         typer.echo(f"Report: {plain(report)}")
-        typer.echo(f"Open it: remanence report {plain(shlex.quote(str(report.parent)))} --open")
+        fill = (
+            "" if result.about else " (--title, --owner, --purpose and --data-description fill in the page)"
+        )
+        typer.echo(f"Open it: remanence report {plain(shlex.quote(str(report.parent)))} --open{fill}")
     raise typer.Exit(exit_code(result, shared.accept_unproven))

@@ -19,9 +19,8 @@ from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Weights
 from remanence.heads.head import Head, layer_names, layer_sizes
-from remanence.scale.folders import MOST
 from remanence.scale.progress import track
-from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_bytes
+from remanence.scale.reading import MOST_TENSORS, UnusableFileError, parse_state, parse_tensors, read_bytes
 from remanence.scale.user_code import call_factory, functions_in
 
 _COMPUTED = "_g", "_v", "_orig"  # what weight_norm, spectral_norm and pruning call them
@@ -109,7 +108,7 @@ def _tensors(weights: HeadWeights) -> Mapping[str, Tensor]:
 def read_state(path: Path, what: str) -> Mapping[str, Tensor]:
     """Names and tensors out of a file; `what` is what it should hold."""
     try:
-        content = read_bytes(path, MOST)
+        content = read_bytes(path, MOST_TENSORS)
         return parse_tensors(content) if path.suffix == ".safetensors" else parse_state(content)
     except UnusableFileError as error:
         raise InputError(

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from remanence.core.checks import refusing
 from remanence.core.exceptions import InputError
-from remanence.scale.folders import MOST
-from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, read_bytes
+from remanence.scale.reading import MOST_TENSORS, UnusableFileError, parse_json, parse_tensors, read_bytes
 
 MANIFEST = "manifest.json"
 FORMAT = 6
@@ -130,7 +129,7 @@ class Recording:
         """One file of the recording, checked against its hash."""
         path = self.folder / f"{name}.safetensors"
         try:
-            content = read_bytes(path, MOST)
+            content = read_bytes(path, MOST_TENSORS)
             if hashlib.sha256(content).hexdigest() != self.manifest["files"].get(path.name):
                 raise unreadable(self.folder, f"{path.name} is not the file that was recorded")
             return parse_tensors(content)

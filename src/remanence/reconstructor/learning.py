@@ -17,9 +17,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from remanence.core.exceptions import InputError
 from remanence.scale.files import read_checked, write_checked
-from remanence.scale.folders import MOST
 from remanence.scale.progress import track
-from remanence.scale.reading import UnusableFileError, parse_state
+from remanence.scale.reading import MOST_TENSORS, UnusableFileError, parse_state
 
 Model = TypeVar("Model", bound=nn.Module)
 _AVERAGING = 0.999
@@ -133,7 +132,7 @@ class Learner:
         if self.checkpoint is None or not self.checkpoint.exists():
             return
         try:
-            stored = parse_state(read_checked(self.checkpoint, MOST))
+            stored = parse_state(read_checked(self.checkpoint, MOST_TENSORS))
             if stored["fingerprint"] != self.fingerprint:
                 raise ValueError("it belongs to another game, seed or reconstructor")
             for name, part in parts.items():

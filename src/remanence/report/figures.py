@@ -67,30 +67,6 @@ def line(result: AuditResult) -> str:
     )
 
 
-def thumbnail(result: AuditResult, name: str) -> str:
-    """The same without words, for a list: guess, attack, limit and ceiling from 0 to 1000."""
-    ceiling, limit = words.tightest(result), result.policy.max_success
-    rows = result.reason.rows() or result.strongest.whole.rows()
-
-    def draw(axes: Axes) -> None:
-        axes.hlines(0, 0, 1, color=FAINT, linewidth=0.8)
-        axes.plot([limit, limit], [-1, 1], color=INK, linestyle="--", linewidth=1.2)
-        if ceiling is not None:
-            style = {"color": CEILING, "markersize": 13, "markeredgewidth": 2.5, "clip_on": False}
-            axes.plot([ceiling.success], [0], "|", **style)
-        for row in rows:
-            marker, colour = _MARKS[row.role]
-            if row.role == "attack":
-                axes.hlines(0, row.lower, row.upper, color=colour, linewidth=6, alpha=0.35)
-            if row.role != "control":
-                axes.plot([row.share], [0], marker, color=colour, markersize=6, clip_on=False)
-        axes.set(xlim=(0, 1), ylim=(-1.2, 1.2))
-        axes.set_axis_off()
-
-    slug = "".join(character if character.isalnum() else "-" for character in name)
-    return picture(f"line-{slug}", words.found(result), draw, height=0.28, width=2.2)
-
-
 def errors(result: AuditResult) -> str | None:
     """How closely the targets came back, compared with the control; None if there is no such curve."""
     found, criterion = curves(result, result.strongest).get(""), result.threat_model["criterion"]

@@ -75,7 +75,6 @@ def index(results: Mapping[str, AuditResult], galleries: Collection[str] = ()) -
     counts = {verdict: sum(each.verdict is verdict for each in results.values()) for verdict in Verdict}
     return template("index.html.jinja").render(
         results=results,
-        lines={name: figures.thumbnail(each, name) for name, each in results.items()},
         counts={verdict: count for verdict, count in counts.items() if count},
         galleries=galleries,
         words=words,

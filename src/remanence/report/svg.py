@@ -19,17 +19,6 @@ INK, FAINT, ATTACK, GUESS, CEILING = "#1b1f24", "#6e7681", "#b42318", "#3d5a80",
 _VARIABLES = {INK: "ink", FAINT: "faint", ATTACK: "attack", GUESS: "guess", CEILING: "ceiling"}
 _NIGHT = "--ink:#e6e9ee;--faint:#9aa3ae;--attack:#ff8a7a;--guess:#9fbfe6;--ceiling:#c9a7f5"
 
-# For lines that are none of the above: Okabe and Ito's colours, which colour-blind readers tell apart, with dashes.
-SERIES: tuple[tuple[str, Any], ...] = (
-    ("#0072B2", "-"),
-    ("#D55E00", "--"),
-    ("#009E73", "-."),
-    ("#CC79A7", ":"),
-    ("#E69F00", (0, (5, 1, 1, 1, 1, 1))),
-    ("#000000", (0, (1, 3))),
-    ("#56B4E9", (0, (3, 1, 1, 1))),
-)
-
 _THEME: Any = {
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,

@@ -261,13 +261,12 @@ def counts(result: AuditResult) -> str:
         return result.words.counts
     if criterion["error"] == "mismatch":
         return "Only an exact match counts."
-    error, threshold = criterion["error"], criterion["threshold"]
-    close = f"it is close enough to the original ({error} up to {threshold:.2g})"
-    if error.startswith("relative error"):
-        close = f"its numbers are right to within {100 * threshold:.2g} %"
-    return f"A record counts as recovered if {close}" + (
-        "." if criterion["label_scale"] is None else ", and its label too."
-    )
+    label = "" if criterion["label_scale"] is None else ", and its label too"
+    if criterion["error"].startswith("relative error"):
+        close = f"{100 * criterion['threshold']:.2g} %"
+        return f"A record counts as recovered if its numbers are right to within {close}{label}."
+    close = "is close enough to the original"
+    return f"A record counts as recovered if it {close}{label}. The report's settings say how close."
 
 
 def hidden(result: AuditResult) -> str:

@@ -16,8 +16,14 @@ from torch import Tensor
 from remanence.core.exceptions import UnreadableAuditError
 from remanence.core.plain_text import plainly
 from remanence.scale.files import remove, write_files
-from remanence.scale.folders import MOST
-from remanence.scale.reading import UnusableFileError, conform, parse_json, parse_tensors, read_bytes
+from remanence.scale.reading import (
+    MOST_TENSORS,
+    UnusableFileError,
+    conform,
+    parse_json,
+    parse_tensors,
+    read_bytes,
+)
 
 DOCUMENT = "audit.json"
 ARRAYS = "audit.arrays.safetensors"
@@ -53,7 +59,7 @@ def read_gallery(path: Path) -> dict[str, Tensor] | None:
     """The reconstructions stored next to a document, if any."""
     file = (path if _is_folder(path) else path.parent) / GALLERY
     try:
-        tensors = parse_tensors(read_bytes(file, MOST))
+        tensors = parse_tensors(read_bytes(file, MOST_TENSORS))
     except UnusableFileError as error:
         if error.missing:
             return None
@@ -80,7 +86,7 @@ def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
     arrays = path.with_name(ARRAYS)
     try:
         document = parse(read_bytes(path), path)
-        packed = read_bytes(arrays, MOST)
+        packed = read_bytes(arrays, MOST_TENSORS)
         if hashlib.sha256(packed).hexdigest() != document["arrays"]["sha256"]:
             raise unreadable(path, f"{ARRAYS} is not the file that this result was written with")
         return document, parse_tensors(packed)

@@ -78,11 +78,6 @@ def remove(path: Path) -> None:
         os.unlink(path)  # noqa: PTH108
 
 
-def rename(path: Path, to: Path) -> None:
-    """Give a file another name."""
-    os.replace(path, to)  # noqa: PTH105
-
-
 def drop(folder: Path) -> None:
     """Delete a folder in which nothing is left."""
     with contextlib.suppress(OSError):
@@ -103,7 +98,7 @@ def _replace(contents: Mapping[Path, bytes]) -> None:
             finally:
                 os.close(handle)
         for path, temporary in written.items():
-            rename(Path(temporary), path)
+            os.replace(temporary, path)  # noqa: PTH105
         for folder in {path.parent for path in contents}:
             _flush(folder)
     finally:

@@ -4,7 +4,6 @@ run.json     what the run is: its settings, and the works that it consists of
 units/       KEY.safetensors, named by the hash of everything that the unit depends on
 learning/    states of what is being learnt, for a resumed run
 run.lock     held by the one process that may write
-log.txt      what was lost, damaged or run again
 
 A run owns a folder that it made, or one that begins with the mark of a run. Nothing in the folder names a place, so
 that it can be moved.
@@ -14,22 +13,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, final
 
+from filelock import FileLock, Timeout
 from safetensors.torch import save
 from torch import Tensor
 
 from remanence.core.exceptions import InputError
-from remanence.scale.folders import LOCK, Folder
-from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, tensor_notes
+from remanence.scale.files import drop, remove, sweep, write_files
+from remanence.scale.reading import (
+    MOST_TENSORS,
+    UnusableFileError,
+    parse_json,
+    parse_tensors,
+    read_bytes,
+    tensor_notes,
+)
 
-MANIFEST, LOG, UNITS, LEARNING = "run.json", "log.txt", "units", "learning"
+MANIFEST, LOCK, UNITS, LEARNING = "run.json", "run.lock", "units", "learning"
 RESULT = "audit.json"  # a folder with one is ours too
 VERSION = 1
 _MARK = b'{\n  "remanence_run": '  # how every run.json begins, so that one that was cut off is known
@@ -77,9 +86,15 @@ class DamagedUnitError(Exception):
 @final
 @dataclass(frozen=True)
 class Journal:
-    """The run folder. Every process may write its own units."""
+    """The run folder. Every process may write its own units.
+
+    Files are written whole, under temporary names, flushed and renamed, also on NFS. No link inside is followed.
+    """
 
     place: str | Path
+    _learnt: set[str] = field(
+        default_factory=set, init=False, repr=False, compare=False
+    )  # checkpoints that this run asked for
 
     def __post_init__(self) -> None:
         if "://" in str(self.place):
@@ -94,19 +109,22 @@ class Journal:
     def __reduce__(self) -> tuple:
         return type(self), (self.place,)  # workers write, and hold no lock
 
-    @cached_property
-    def folder(self) -> Folder:
+    def __str__(self) -> str:
+        return str(self.place)
+
+    @property
+    def folder(self) -> Path:
         """Where it lies."""
-        return Folder(Path(self.place))
+        return Path(self.place)
 
     def write(self, key: str, tensors: Tensors) -> None:
         """Record a finished unit."""
         packed = save(tensors, {"key": key, "sha256": hashlib.sha256(save(tensors)).hexdigest()})
-        self.folder.write(_file(key), packed)
+        self._write(_file(key), packed)
 
     def read(self, key: str) -> Tensors | None:
         """What a unit found, or None where it is not finished; `DamagedUnitError` where the file was changed."""
-        packed = self.folder.read(_file(key))
+        packed = self._read(_file(key))
         if packed is None:
             return None
         try:
@@ -119,22 +137,16 @@ class Journal:
 
     def finished(self) -> set[str]:
         """The keys of all units that are there."""
-        names = {name.removesuffix(_ENDING) for name in self.folder.names(UNITS) if name.endswith(_ENDING)}
+        names = {name.removesuffix(_ENDING) for name in self._names(UNITS) if name.endswith(_ENDING)}
         return {name for name in names if _KEY.fullmatch(name)}
-
-    def set_aside(self, key: str) -> None:
-        """Keep a damaged file under another name, for inspection."""
-        self.folder.rename(_file(key), f"{_file(key)}.damaged")
 
     def begin(self, settings: Json, *, resume: bool = False) -> None:
         """Open the run, for this process alone. Units of a finished one are used again only on request."""
         self._require_ours()
-        if not self.folder.lock():
-            raise self._taken()
+        self._take()
         before = self._before()
-        self.__dict__["_earlier"] = [] if before is None else before["works"]
         if before is not None and before["finished"] and not resume:
-            self.folder.remove([*map(_file, self.finished()), *self._learning()])
+            self._remove([*map(_file, self.finished()), *self._learning()])
         same = before is not None and before["settings"] == settings
         works = before["works"] if before is not None and same else []
         self._put_manifest({"started": _now(), "finished": None, "settings": settings, "works": works})
@@ -151,28 +163,33 @@ class Journal:
         """Close the run: units of other settings, which no work asked for, are of no more use."""
         manifest = self._manifest()
         wanted = {plan.key(number) for plan in plans(manifest) for number in range(len(plan))}
-        self.folder.remove(map(_file, self.finished() - wanted))
-        learnt = self.__dict__.get("_asked", set())
-        self.folder.remove(n for n in self._learning() if learnt and n.split("/")[1][:64] not in learnt)
+        self._remove(map(_file, self.finished() - wanted))
+        if self._learnt:
+            self._remove(name for name in self._learning() if name.split("/")[1][:64] not in self._learnt)
         self._put_manifest({**manifest, "finished": _now()})
-        self.folder.unlock()
+        self.leave()
 
     def forget_if_empty(self) -> None:
         """Let the run go, without a trace where it has nothing to be continued."""
         empty = not self.finished() and not self._learning()
         if empty:
-            aside = [f"{UNITS}/{name}" for name in self.folder.names(UNITS) if _KEY.match(name)]
-            self.folder.remove(aside)
-            self.folder.prune(UNITS, LEARNING)
-            if not self.folder.names() & {UNITS, LEARNING}:  # without the mark, they would have no owner
-                self.folder.remove([MANIFEST])
-        self.folder.unlock()
+            drop(self.folder / UNITS)
+            drop(self.folder / LEARNING)
+            if not self._names() & {UNITS, LEARNING}:  # without the mark, they would have no owner
+                self._remove([MANIFEST])
+        self.leave()
         if empty:
-            self.folder.prune()
+            drop(self.folder)
+            drop(self.folder.parent)
+
+    def leave(self) -> None:
+        """Let others in."""
+        self._lock.release()
+        self._remove([LOCK])
 
     def manifest(self) -> Json | None:
         """What the run is; None where there is none yet."""
-        content = self.folder.read(MANIFEST)
+        content = self._read(MANIFEST)
         if content is None:
             return None
         try:
@@ -184,29 +201,47 @@ class Journal:
         except UnusableFileError as error:
             raise _no_run(self.place, f"{MANIFEST}: {error}", DamagedRunError) from None
 
-    def log(self, line: str) -> None:
-        """Keep a line about something that went wrong and was mended."""
-        before = self.folder.read(LOG) or b""
-        self.folder.write(LOG, before + f"{_now()} {line}\n".encode())
-
     def checkpoint(self, name: str) -> Path:
         """Where learning may keep its state between kills."""
-        self.__dict__.setdefault("_asked", set()).add(name)
-        return self.folder.path / LEARNING / name
+        self._learnt.add(name)
+        return self.folder / LEARNING / name
 
-    def stale(self, plan: Plan) -> bool:
-        """Whether the folder held another work of this name, and not this one, when the run was opened."""
-        alike = [work for work in self.__dict__.get("_earlier", []) if work["name"] == plan.name]
-        return bool(alike) and all(work["inputs"] != plan.inputs for work in alike)
+    def at_work(self) -> bool:
+        """Whether a process holds the lock; a file that a killed process left behind is no lock."""
+        if not (self.folder / LOCK).exists():
+            return False
+        try:
+            with FileLock(self.folder / LOCK, timeout=0):
+                return False
+        except (Timeout, OSError):  # a lock of somebody else's cannot be opened: it may be held
+            return True
 
-    def _learning(self) -> set[str]:
-        names = self.folder.names(LEARNING)
-        return {f"{LEARNING}/{name}" for name in names if _KEY.fullmatch(name.split(".")[0])}
+    @cached_property
+    def _lock(self) -> FileLock:
+        return FileLock(self.folder / LOCK, thread_local=False)
+
+    def _take(self) -> None:
+        """Lock the folder until this process ends, and sweep up what a killed one left."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise InputError(
+                "Another run is using this folder.",
+                needs="one run in a folder at a time",
+                got=f"{self.place}, held by another process",
+                hint="wait for it, stop it, or use --out with another folder",
+            ) from None
+        except OSError as error:
+            raise self._refused(f"{self.folder / LOCK}: {error.strerror}") from None
+        for inside in (self.folder, *self.folder.iterdir()):
+            if inside.is_dir() and (inside == self.folder or not inside.is_symlink()):
+                sweep(inside)
 
     def _require_ours(self) -> None:
         """Refuse a folder with other files in it: a run deletes files that it no longer needs."""
-        there = self.folder.names() - {LOCK}
-        content = self.folder.read(MANIFEST) if MANIFEST in there else None
+        there = self._names() - {LOCK}
+        content = self._read(MANIFEST) if MANIFEST in there else None
         marked = content is not None and content[: len(_MARK)] == _MARK[: len(content)]
         if there and not marked and not (RESULT in there and not there & {MANIFEST, UNITS, LEARNING}):
             raise InputError(
@@ -222,14 +257,6 @@ class Journal:
         except DamagedRunError:
             return None  # cut off: its units say themselves what they are
 
-    def _taken(self) -> InputError:
-        return InputError(
-            "Another run is using this folder.",
-            needs="one run in a folder at a time",
-            got=f"{self.place}, held by another process",
-            hint="wait for it, stop it, or use --out with another folder",
-        )
-
     def _manifest(self) -> Json:
         found = self.manifest()
         if found is None:
@@ -238,10 +265,58 @@ class Journal:
 
     def _put_manifest(self, document: Json) -> None:
         content = json.dumps({"remanence_run": VERSION, **document}, indent=2, ensure_ascii=False)
-        self.folder.write(MANIFEST, content.encode())
+        self._write(MANIFEST, content.encode())
 
-    def __str__(self) -> str:
-        return str(self.place)
+    def _learning(self) -> set[str]:
+        names = self._names(LEARNING)
+        return {f"{LEARNING}/{name}" for name in names if _KEY.fullmatch(name.split(".")[0])}
+
+    def _read(self, name: str) -> bytes | None:
+        """The contents of a file, or None where there is none."""
+        try:
+            return read_bytes(self._path(name), MOST_TENSORS, follow=False)
+        except UnusableFileError as error:
+            if error.missing:
+                return None
+            raise self._refused(f"{self.folder / name}: {error}") from None
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Replace a file, whole or not at all."""
+        path = self._path(name)
+        hint = f"fix that; finished units are kept, and --resume {self.folder} continues"
+        write_files(path.parent, {path.name: content}, hint=hint)
+
+    def _names(self, inside: str = "") -> set[str]:
+        """The regular files of a folder within, or all that the folder itself holds; hidden ones do not count."""
+        try:
+            with os.scandir(self._path(f"{inside}/x" if inside else "x").parent) as found:
+                return {
+                    entry.name
+                    for entry in found
+                    if not entry.name.startswith(".") and (not inside or entry.is_file(follow_symlinks=False))
+                }
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
+        except OSError as error:
+            raise self._refused(f"{self.folder / inside}: {error.strerror}") from None
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            remove(self._path(name))
+
+    def _path(self, name: str) -> Path:
+        path = self.folder / name
+        if path.parent != self.folder and path.parent.is_symlink():
+            raise self._refused(f"{path.parent} is a link to another place")
+        return path
+
+    def _refused(self, got: str) -> InputError:
+        return InputError(
+            "The run folder cannot be used.",
+            needs="a folder of regular files that can be read and written, with no links inside",
+            got=got,
+            hint="check its permissions and its disk, or take another folder",
+        )
 
 
 _ENDING = ".safetensors"
@@ -276,13 +351,13 @@ class WorkStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """The state of a run, read from its folder. `at_work` is None where the lock cannot be read."""
+    """The state of a run, read from its folder."""
 
     place: str
     settings: Json
     works: tuple[WorkStatus, ...]
     finished: str | None
-    at_work: bool | None
+    at_work: bool
 
     @property
     def done(self) -> int:
@@ -303,7 +378,7 @@ def read_status(place: str | Path) -> RunStatus:
         WorkStatus(plan.name, sum(plan.key(number) in there for number in range(len(plan))), len(plan))
         for plan in plans(manifest)
     )
-    at_work = False if manifest["finished"] else journal.folder.locked()
+    at_work = not manifest["finished"] and journal.at_work()
     return RunStatus(str(place), manifest["settings"], works, manifest["finished"], at_work)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MOST_TEXT = 32 * MIB  # of JSON: parsed, it takes twenty times as much
+MOST_TENSORS = 4 * GIB  # of one file
 MOST_DATA = 64 * GIB  # of a table, a model or texts, which a library reads
 _DEEPEST = 64
 _LONGEST_HEADER = 16 * MIB

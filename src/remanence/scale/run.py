@@ -49,7 +49,6 @@ class Run:
     _opened: bool = field(default=False, init=False)
     _used: bool = field(default=False, init=False)
     _replayed: bool = field(default=False, init=False)
-    _told: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if self.unit_trials is not None:
@@ -130,13 +129,12 @@ class Run:
                 recorded = (number, tensors) if recorded is None or number % 7 == 3 else recorded
                 found.add(number, tensors)
                 self.reused += 1
-        self._tell_stale(plan, recorded is None and bool(there))
         if missing or (recorded and not self._replayed):
             with one_thread():
                 task = Task(plan, prepare(), self.journal)
                 if recorded is not None:
                     self._replay(task, *recorded)
-                with contextlib.closing(self.executor.run(task, missing, self._report)) as units:
+                with contextlib.closing(self.executor.run(task, missing, note)) as units:
                     bar = track(units, total=len(missing), what=lambda: self._doing(plan, found))
                     for number, tensors in bar:
                         found.add(number, tensors if self.journal is None else self._written(plan, number))
@@ -156,24 +154,12 @@ class Run:
                 hint="undo the change, or start again in another folder",
             )
 
-    def _tell_stale(self, plan: Plan, unfit: bool) -> None:
-        """Say once that units of an earlier start are not used."""
-        if self._told:
-            return
-        self._told = True
-        if unfit and self.journal is not None and self.journal.stale(plan):
-            self._report(
-                f"{plan.name}: units of an earlier start are not used, because the code, the data, the settings or a "
-                "library have changed; --resume would say which"
-            )
-
     def _recorded(self, plan: Plan, number: int) -> Tensors | None:
         assert self.journal is not None
         try:
             return self.journal.read(plan.key(number))
         except DamagedUnitError as error:
-            self.journal.set_aside(plan.key(number))
-            self._report(f"{plan.name}: a damaged unit was set aside and is run again ({error})")
+            note(f"{plan.name}: a unit is damaged and is run again ({error})")
             return None
 
     def _written(self, plan: Plan, number: int) -> Tensors:
@@ -197,11 +183,6 @@ class Run:
     def _doing(self, plan: Plan, found: _Found) -> str:
         left = len(plan) - found.count
         return f"{plan.name} ({min(self.executor.workers, left)} running)"
-
-    def _report(self, line: str) -> None:
-        note(line)
-        if self.journal is not None:
-            self.journal.log(line)
 
 
 class _Found:

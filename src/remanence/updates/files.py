@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import is_finite
-from remanence.scale.folders import MOST
 from remanence.scale.reading import (
+    MOST_TENSORS,
     UnusableFileError,
     map_tensors,
     parse_state,
@@ -33,13 +33,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Named tensors from a .safetensors file, an .npz file, or a state dict of tensors only (no code is run)."""
     try:
         if path.suffix == ".safetensors":
-            return map_tensors(path, MOST)
+            return map_tensors(path, MOST_TENSORS)
         if path.suffix == ".npz":
             return {
                 name: torch.from_numpy(np.array(value))
-                for name, value in read_arrays(path, most=MOST).items()
+                for name, value in read_arrays(path, most=MOST_TENSORS).items()
             }
-        found = parse_state(read_bytes(path, MOST))
+        found = parse_state(read_bytes(path, MOST_TENSORS))
     except UnusableFileError as error:
         reason = str(error)
     else:
