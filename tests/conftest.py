@@ -7,8 +7,10 @@ import os
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import torch
+import typer
 from hypothesis import HealthCheck, settings
 
 import remanence
@@ -31,7 +33,8 @@ from remanence import (
     mean_squared_error,
     mismatch,
 )
-from remanence.cli.main import main
+from remanence.cli.main import app, main
+from remanence.cli.settings_file import arguments_from
 from remanence.core.priors import EmpiricalPrior, FinitePrior, Uninformed
 
 torch.set_num_threads(1)
@@ -135,6 +138,13 @@ def gradient_game(hidden: int = 1, bias: bool = True, **settings) -> Game:
     criterion = Criterion(reduction=Reduction.MATCHED, label_scale=1.0)
     mechanism = SharedGradient(network, (6,), **settings)
     return Game(mechanism, Uninformed(), None, criterion, targets=EmpiricalPrior(data, set_size=4))
+
+
+def settings_arguments(path: Path) -> list[str]:
+    """The arguments that an audit.toml stands for."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    return arguments_from(path, group, click.Context(group))[0]
 
 
 @pytest.fixture

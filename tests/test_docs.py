@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from conftest import settings_arguments
 from remanence import SuccessRate
-from remanence.cli.main import settings_arguments
 from remanence.report.glossary import GLOSSARY
 from test_project import ROOT
 

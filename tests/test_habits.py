@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from conftest import settings_arguments
 from remanence import InputError
-from remanence.cli.main import main, settings_arguments
+from remanence.cli.main import main
 
 pytest_plugins = ["pytester"]
 
@@ -41,10 +42,10 @@ def test_a_settings_file_holds_the_options_and_the_command_line_wins(tmp_path, m
     ("text", "reason"),
     [
         ('target = "x', "not TOML"),
-        ('target = "x"\nmax_sucess = 0.1', "max_success = ..."),
-        ('command = "tabel"\ntarget = "x"', "command = 'tabel'"),
-        ('target = "x"\n[about]\nowned = "me"', "owner = ..."),
-        ('target = "x"\nabout = 3', "about"),
+        ('target = "x"\nmax_sucess = 0.1', "try:   max_success"),
+        ('command = "tabel"\ntarget = "x"', "try:   table"),
+        ('target = "x"\n[about]\nowned = "me"', "try:   owner"),
+        ('target = "x"\nabout = 3', "a table of texts"),
     ],
 )
 def test_a_mistake_in_a_settings_file_is_named_with_what_was_meant(tmp_path, text, reason):
@@ -60,6 +61,7 @@ def test_a_mistake_in_a_settings_file_is_named_with_what_was_meant(tmp_path, tex
         ('target = "wine-pipeline"', ["audit", "wine-pipeline"]),  # a built-in name is not a path
         ('target = "m.skops"\ncommand = "table"\ndata = "t.csv"', ["table", "{}/m.skops", "--data={}/t.csv"]),
         ('target = "h"\ncommand = "head"\nquick = true\nbias = false', ["head", "h", "--quick", "--no-bias"]),
+        ('target = "x"\njson = true', ["audit", "x", "--json"]),
         ('target = "x"\nattack = ["a", "b"]', ["audit", "x", "--attack=a", "--attack=b"]),
     ],
 )

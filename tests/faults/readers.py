@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save
 
 from audit_results import result
+from conftest import settings_arguments
 from remanence import AuditResult, Verdict
-from remanence.cli.main import settings_arguments
 from remanence.core.exceptions import InputError
 from remanence.heads.reading import load_backbone
 from remanence.private.recording import PARTS, RecordingWriter, read_recording

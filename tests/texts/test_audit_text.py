@@ -349,7 +349,7 @@ def test_an_audit_of_texts_goes_on_where_it_was_and_reads_its_options_from_a_fil
     assert (code, before.threat_model["criterion"]["threshold"]) == (1, 7)
     code, printed = command(monkeypatch, capsys, "--resume", files / "out")
     assert code == 1
-    assert "3 units were already there; 0 were played" in printed.err
+    assert "Units that were already there: 3; played: 0." in printed.err
     again = AuditResult.load(files / "out")
     assert [entry.main for entry in again.evidence] == [entry.main for entry in before.evidence]
     code, printed = command(monkeypatch, capsys, "--resume", files / "out", "--tries", "8")

@@ -35,25 +35,8 @@ _SIZES = "--sample-rate, or --dataset-size and --batch-size"
 
 
 @dataclass(frozen=True)
-class BoundQuestion:
-    """A question, with every setting that the options imply."""
-
-    batching: Batching
-    person: Person
-    log_baseline: float
-    noise_multiplier: float | None = None
-    epsilon: float | None = None
-    delta: float | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is about leaving out one record under Poisson sampling."""
-        return self.person == type(self.person)()
-
-
-@dataclass(frozen=True)
-class BoundAnswer:
-    """A bound and its method, what is seen, and notes for the reader."""
+class Answer:
+    """A bound and its method, what the adversary sees, notes for the reader, and the settings that it holds for."""
 
     bound: Bound
     method: str = "certified"
@@ -87,107 +70,99 @@ def bound(
     sampling or another way of batching (--batches).
     """
     started = time.perf_counter()
-    asked = BoundQuestion(
+    training, person = (
         batching.solved(passes=whose.passes),
         whose.person(batching.dataset_size, several=True),
-        guess.log_baseline,
-        noise.noise_multiplier,
-        noise.epsilon,
-        noise.delta,
     )
-    answer = _answer(asked, compares_batches=whose.batches is BatchesBy.ALL)
-    context = dict(answer.context)
-    if whose.batches is BatchesBy.ALL and answer.run is not None:
-        context["batches"] = _every_way(answer.run, batching, asked.person, asked.log_baseline)
-    if as_json:
-        entry = bound_entry(answer.method, answer.bound)
-        document = {**entry, **context, "assumed": list(answer.notes)}
-        typer.echo(json.dumps({**document, "seconds": time.perf_counter() - started}, indent=2))
-        return
-    for line in _lines(answer, asked, guess.candidates, context):
-        typer.echo(line)
-
-
-def _answer(asked: BoundQuestion, *, compares_batches: bool) -> BoundAnswer:
-    given = {"--noise-multiplier": asked.noise_multiplier, "--epsilon (with --delta)": asked.epsilon}
+    given = {"--noise-multiplier": noise.noise_multiplier, "--epsilon (with --delta)": noise.epsilon}
     exactly_one(
         given, "remanence bound --noise-multiplier 1.1 --sample-rate 0.01 --steps 1000 --candidates 100"
     )
-    if asked.batching.steps is None and (asked.noise_multiplier is not None or compares_batches):
+    every_way = whose.batches is BatchesBy.ALL
+    if training.steps is None and (noise.noise_multiplier is not None or every_way):
         raise InputError(
             "The number of steps is missing.",
             needs="--steps, or --epochs with --dataset-size and --batch-size",
             got="no steps",
             hint="--steps 1000",
         )
-    return _from_budget(asked) if asked.batching.steps is None else _from_training(asked)
+    answers = _from_budget if training.steps is None else _from_training
+    answer = answers(noise, training, person, guess.log_baseline)
+    if every_way and answer.run is not None:
+        answer.context["batches"] = _every_way(answer.run, batching, person, guess.log_baseline)
+    if as_json:
+        document = {
+            **bound_entry(answer.method, answer.bound),
+            **answer.context,
+            "assumed": list(answer.notes),
+        }
+        typer.echo(json.dumps({**document, "seconds": time.perf_counter() - started}, indent=2))
+        return
+    typer.echo("\n".join(_lines(answer, training, person, guess.candidates)))
 
 
-def _lines(
-    answer: BoundAnswer, asked: BoundQuestion, candidates: int | None, context: dict[str, Any]
-) -> Iterator[str]:
+def _is_plain(person: Person) -> bool:
+    """Whether it is about leaving out one record under Poisson sampling."""
+    return person == type(person)()
+
+
+def _lines(answer: Answer, training: Batching, person: Person, candidates: int | None) -> Iterator[str]:
     """The answer as text."""
     from remanence.report.frequencies import upwards
 
-    best = answer.bound
+    best, context = answer.bound, answer.context
     yield sentence(best, candidates, what=answer.what)
     if not best.converged and best.log_lower is not None:
         reached = frequency(best.log_lower, noun="times")
         yield f"This is valid, but could not be narrowed further: a known test reaches {reached}."
-    if asked.batching.derives:
-        yield f"\n{asked.batching.echoed()}"
+    if training.derives:
+        yield f"\n{training.echoed()}"
     if answer.notes:
         yield "\n" + "\n".join(answer.notes)
-    noise, epsilon = context.get("noise_multiplier"), context.get("epsilon")
-    if epsilon is not None:
-        budget = f"({upwards(epsilon)}, {asked.delta:g})-DP"
-        who = "" if asked.is_plain else " for one record under Poisson sampling"
-        full = asked.is_plain and context.get("sample_rate") == 1.0
-        yield (
-            f"\nNoise multiplier {noise:.6g} is {budget} over {context['steps']} steps{who}."
-            + spoken_mu(best, full_batches=full)
-        )
+    if (epsilon := context.get("epsilon")) is not None:
+        budget = f"({upwards(epsilon)}, {context['delta']:g})-DP over {context['steps']} steps"
+        who = "" if _is_plain(person) else " for one record under Poisson sampling"
+        mu = spoken_mu(best, full_batches=_is_plain(person) and context["sample_rate"] == 1.0)
+        yield f"\nNoise multiplier {context['noise_multiplier']:.6g} is {budget}{who}.{mu}"
     if ways := context.get("batches"):
-        yield f"\nAt most for {asked.person.whose}, by how records get into batches:"
+        yield f"\nAt most for {person.whose}, by how records get into batches:"
         yield from (f"  {key:14} {words:>15}" for key, words in ways.items())
     yield "\nThis holds if"
     yield from (f"  - {assumption};" for assumption in best.assumptions)
     yield f"Method: {answer.method} ({best.reference.short})."
 
 
-def _from_budget(asked: BoundQuestion) -> BoundAnswer:
+def _from_budget(noise: Noise, training: Batching, person: Person, log_baseline: float) -> Answer:
     """From ε and δ alone, for any mechanism."""
     from remanence.bounds import approximate_dp
 
-    rate = asked.batching.sample_rate
-    if rate is not None or not asked.is_plain:
+    epsilon, delta = noise.epsilon or 0.0, noise.delta or 0.0
+    if training.sample_rate is not None or not _is_plain(person):
         raise InputError(
             "ε alone does not say how training ran.",
             needs="--steps, or --epochs, for any bound that depends on the training",
-            got=f"--epsilon {asked.epsilon:g} with a sampling rate, or batches, and no steps",
+            got=f"--epsilon {epsilon:g} with a sampling rate, or batches, and no steps",
             hint="add --steps, or leave the other options out",
         )
-    found = approximate_dp(
-        log_baseline=asked.log_baseline, epsilon=asked.epsilon or 0.0, delta=asked.delta or 0.0
-    )
+    found = approximate_dp(log_baseline=log_baseline, epsilon=epsilon, delta=delta)
     nothing = " Here it says nothing." if found.success > _NOTHING else ""
     notes = (
-        f"Assumed: ({asked.epsilon:g}, {asked.delta or 0:g})-DP and nothing else, so this holds for every mechanism "
+        f"Assumed: ({epsilon:g}, {delta:g})-DP and nothing else, so this holds for every mechanism "
         f"with that guarantee.{nothing}",
         "The settings of DP-SGD sharpen it: add --steps and --sample-rate, or --dataset-size, --batch-size and "
         "--epochs.",
     )
-    return BoundAnswer(found, "dp", "whatever you release", notes)
+    return Answer(found, "dp", "whatever you release", notes)
 
 
-def _from_training(asked: BoundQuestion) -> BoundAnswer:
+def _from_training(given: Noise, training: Batching, person: Person, log_baseline: float) -> Answer:
     """From the noise, or from ε and δ, with the rate and the steps."""
     from remanence import bounds
     from remanence.bounds import Segment
     from remanence.bounds.calibration import noise_for_epsilon
 
-    steps, rate, delta = asked.batching.steps or 0, asked.batching.sample_rate, asked.delta
-    epsilon, noise, notes = asked.epsilon, asked.noise_multiplier, ()
+    steps, rate = training.steps or 0, training.sample_rate
+    noise, epsilon, delta, notes = given.noise_multiplier, given.epsilon, given.delta, ()
     goes_with("--epsilon", epsilon, "--delta", delta, "--delta 1e-5")
     goes_with(
         "--epsilon with --steps", epsilon, _SIZES, rate, "--sample-rate 1 if every step uses all records"
@@ -214,8 +189,8 @@ def _from_training(asked: BoundQuestion) -> BoundAnswer:
         "sample_rate": rate,
         "steps": steps,
     }
-    found = bounds.dpsgd(log_baseline=asked.log_baseline, schedule=[run], person=asked.person)
-    return BoundAnswer(found, notes=notes, run=run, context=context)
+    found = bounds.dpsgd(log_baseline=log_baseline, schedule=[run], person=person)
+    return Answer(found, notes=notes, run=run, context=context)
 
 
 def _every_way(run: Segment, batching: Batching, person: Person, log_baseline: float) -> dict[str, str]:

@@ -104,15 +104,6 @@ for elsewhere in entry_points(group="remanence.commands"):  # from packages besi
     elsewhere.load()(app)
 
 
-def settings_arguments(path: Path) -> list[str]:
-    """The arguments that an audit.toml stands for."""
-    from remanence.cli.settings_file import arguments_from
-
-    group = typer.main.get_command(app)
-    assert isinstance(group, click.Group)
-    return arguments_from(path, group, click.Context(group))[0]
-
-
 def main() -> None:
     """Run the command line; a user's mistake ends with a sentence and exit code 2, not a traceback."""
     # Many small matrices: a second thread costs more than it brings (28 times the time on a busy machine).

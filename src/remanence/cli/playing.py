@@ -319,8 +319,6 @@ def compute_device(choice: Device) -> str:
     """The device to use; refuses a GPU that is not there."""
     import torch
 
-    from remanence.core.exceptions import InputError
-
     available = torch.cuda.is_available()
     if choice is Device.CUDA and not available:
         raise InputError(
@@ -381,7 +379,6 @@ def play(
     `keep` stores reconstructions, which are data. `show` prints what the door adds to the verdict.
     """
     from remanence.auditing import audit
-    from remanence.report.writing import write_report
     from remanence.scale.files import check_writable
 
     scale, folder = scale or Scale(), shared.out or default_folder(name or target)
@@ -404,45 +401,52 @@ def play(
                 target=name or target,
                 run=run,
             )
-            result = as_called(result)
-            path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
+            result = _written(result, folder, gallery=keep)
         if run.reused:
-            typer.echo(f"{run.reused} units were already there; {run.played} were played.", err=True)
-    end(result, path, report, shared, show=None if show is None else lambda: show(result, game, folder))
+            typer.echo(f"Units that were already there: {run.reused}; played: {run.played}.", err=True)
+    _end(result, folder, shared, after=None if show is None else lambda: show(result, game, folder))
 
 
 def finish(
     result: AuditResult, folder: Path, shared: Shared, *, first: Callable[[], None] | None = None
 ) -> NoReturn:
     """Write an audit that has been played and its report, print both, and end with the verdict's exit code."""
+    _end(_written(result, folder), folder, shared, first=first)
+
+
+def _written(result: AuditResult, folder: Path, *, gallery: bool = False) -> AuditResult:
+    """The result as it is stored in this folder, with its report."""
     from remanence.report.writing import write_report
 
     result = as_called(result)
-    path, report = result.save(folder), write_report(result, folder)
-    end(result, path, report, shared, first=first)
+    result.save(folder, gallery=gallery)
+    write_report(result, folder, gallery=gallery)
+    return result
 
 
-def end(
+def _end(
     result: AuditResult,
-    path: Path,
-    report: Path,
+    folder: Path,
     shared: Shared,
     *,
     first: Callable[[], None] | None = None,
-    show: Callable[[], None] | None = None,
+    after: Callable[[], None] | None = None,
 ) -> NoReturn:
     """Print a stored result, with what comes before and after it, and exit."""
+    from remanence.report.writing import REPORT
+    from remanence.results.storage import DOCUMENT
+
     if shared.as_json:
-        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+        typer.echo((folder / DOCUMENT).read_text(encoding="utf-8"), nl=False)
     else:
         if first is not None:
             first()
-        show_result(result, path)
-        if show is not None:
-            show()
-        typer.echo(f"Report: {plain(report)}")
+        show_result(result, folder / DOCUMENT)
+        if after is not None:
+            after()
         fill = (
             "" if result.about else " (--title, --owner, --purpose and --data-description fill in the page)"
         )
-        typer.echo(f"Open it: remanence report {plain(shlex.quote(str(report.parent)))} --open{fill}")
+        typer.echo(f"Report: {plain(folder / REPORT)}")
+        typer.echo(f"Open it: remanence report {plain(shlex.quote(str(folder)))} --open{fill}")
     raise typer.Exit(exit_code(result, shared.accept_unproven))

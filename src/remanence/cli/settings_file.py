@@ -12,13 +12,14 @@ owner = "..."
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import click
 
-from remanence.core.checks import refusing
+from remanence.core.checks import instance, refusing
 from remanence.core.exceptions import InputError
 from remanence.scale.reading import MIB, UnusableFileError, parse_toml, read_bytes
 
@@ -34,17 +35,14 @@ def arguments_from(
     with refusing(UnusableFileError, "The settings cannot be used.", needs=needs, got=path, hint=hint):
         settings = parse_toml(read_bytes(path, MIB), {"type": "object"})
     about = settings.pop("about", {})
+    instance("[about]", about, dict, "a table of texts", '[about], and title = "..." below it')
     _known("[about]", about, _ABOUT)
-    name = settings.pop("command", "audit")
-    command = group.get_command(context, name) if isinstance(name, str) else None
-    if command is None:
-        raise InputError(
-            "The settings name no command.",
-            needs=", ".join(group.list_commands(context)),
-            got=f"command = {name!r}",
-            hint='command = "table"',
-        )
-    options = {each.name: each for each in command.params if isinstance(each, click.Option) and each.name}
+    name = str(settings.pop("command", "audit"))
+    _known("remanence", [name], group.list_commands(context))
+    command = group.get_command(context, name)
+    assert command is not None
+    flags = [each for each in command.params if isinstance(each, click.Option)]
+    options = {each.opts[0].removeprefix("--").replace("-", "_"): each for each in flags}
     _known(name, settings, ["target", *options])
     found = [name]
     for key, value in settings.items():
@@ -54,24 +52,23 @@ def arguments_from(
         option = options[key]
         values = value if isinstance(value, list) else [value]
         if option.is_flag:
-            flags = option.opts if value else option.secondary_opts
-            found += flags[:1]
+            found += (option.opts if value else option.secondary_opts)[:1]
         else:
             is_path = isinstance(option.type, click.Path)
             found += [f"{option.opts[0]}={_placed(each, path.parent, certain=is_path)}" for each in values]
     return found, {key: str(value) for key, value in about.items()}
 
 
-def _known(where: str, given: Any, known: Any) -> None:
-    """Refuse keys that mean nothing, with the nearest one that does."""
-    for key in given if isinstance(given, dict) else ["a text or a number"]:
-        if key not in known:
-            close = get_close_matches(key, known, 1)
+def _known(where: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse names that mean nothing, with the nearest one that does."""
+    for name in given:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
             raise InputError(
-                f"{where} has no setting named {key!r}.",
+                f"{where} has nothing named {name!r}.",
                 needs=", ".join(known),
-                got=key,
-                hint=f"{close[0]} = ..." if close else "leave it out",
+                got=name,
+                hint=close[0] if close else "leave it out",
             )
 
 

@@ -118,13 +118,10 @@ _EXAMPLE = "--dataset-size 60000 --batch-size 600 --epochs 10"
 
 @options()
 class Guess:
-    """What a guess without the release achieves, in one of three ways."""
+    """What a guess without the release achieves: as such, or by the length of a shortlist."""
 
     candidates: Annotated[int | None, "The adversary has narrowed the record down to N candidates."] = None
     baseline: Annotated[float | None, "How often a guess without the model succeeds."] = None
-    log10_baseline: Annotated[
-        float | None, "The baseline's base-10 logarithm, for tiny ones such as 10^-2000."
-    ] = None
 
     @property
     def log_baseline(self) -> float:
@@ -134,9 +131,6 @@ class Guess:
         if self.candidates is not None:
             whole("--candidates", self.candidates, least=2, hint="--candidates 10")
             return -math.log(self.candidates)
-        if self.log10_baseline is not None:
-            number("--log10-baseline", self.log10_baseline, below=0, hint="-6")
-            return self.log10_baseline * math.log(10)
         from remanence.bounds.bound import read_baselines
 
         return read_baselines(self.baseline, None).logs[0]

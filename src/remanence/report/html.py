@@ -77,6 +77,7 @@ def index(results: Mapping[str, AuditResult], galleries: Collection[str] = ()) -
         results=results,
         counts={verdict: count for verdict, count in counts.items() if count},
         galleries=galleries,
+        verdicts=list(Verdict),
         words=words,
         style=style(),
     )

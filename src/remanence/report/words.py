@@ -34,8 +34,6 @@ DECISION = (
     "Whether that limit is right for these data is for the controller to decide."
 )
 
-MEANINGS = {verdict: verdict.meaning for verdict in Verdict}
-
 
 def not_covered(result: AuditResult) -> str:
     """The risks that the result does not cover."""

@@ -58,14 +58,12 @@ def note(line: str) -> None:
     print(plain(line), file=sys.stderr)  # noqa: T201
 
 
-def about(seconds: float | None) -> str:
+def about(seconds: float) -> str:
     """How long, as a person would say it.
 
-    >>> about(200.0), about(None)
-    (', about 3 min 20 s', '')
+    >>> about(200.0)
+    ', about 3 min 20 s'
     """
-    if seconds is None:
-        return ""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     parts = [(hours, "h"), (minutes, "min"), (rest if not hours else 0, "s")]
