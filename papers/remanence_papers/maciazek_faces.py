@@ -30,6 +30,7 @@ from remanence.reconstructor.network import HeldOut
 from remanence.reconstructor.shadows import Shadows
 from remanence.scale.progress import track
 from remanence_papers.datasets import load_arrays
+from remanence_papers.given_embeddings import GivenToNetworks
 from remanence_papers.letters import letters_network, random_affine
 from remanence_papers.maciazek import ORACLE, Trials, gallery, judged, share_of
 from remanence_papers.reproduction import Cell, Curve, Outcome, Panel, Settings
@@ -182,7 +183,7 @@ def _attacks(
 
         network = replace(effort.network, watch=watch)
         reconstruct = network.learn(
-            replace(knowledge, mechanism=GivenEmbeddings(((0,),))) if given else knowledge,
+            replace(knowledge, mechanism=GivenToNetworks(GivenEmbeddings(((0,),)))) if given else knowledge,
             torch.Generator(settings.device).manual_seed(seed),
             shadows,
             held_out=HeldOut(looks.tensors, looks.targets, strangers),

@@ -12,11 +12,11 @@ from torch import Tensor
 from remanence.core.distances import nearest_neighbour_errors
 from remanence.core.records import Records, concatenate
 from remanence.core.roc import Roc
-from remanence.heads.game import with_embeddings_given
 from remanence.heads.linear_reader import LinearReader
 from remanence.heads.transfer_head import TransferHead
 from remanence.reconstructor.attack import Reconstructor
 from remanence_papers.datasets import load_arrays
+from remanence_papers.given_embeddings import with_embeddings_given
 from remanence_papers.maciazek import (
     ORACLE,
     Setup,

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import pictures
-from remanence import InputError, StratifiedPrior, TransferHead
+from conftest import heads_game, pictures
+from remanence import InputError, Reconstructor, StratifiedPrior, TransferHead, play
 from remanence_papers.class_sizes import infer_class_sizes
+from remanence_papers.given_embeddings import with_embeddings_given
 from remanence_papers.letters import letters_network, load_letters, store_letters
 from remanence_papers.maciazek import Setup
 from remanence_papers.maciazek_faces import OTHERS, person_places, trained
@@ -143,3 +144,10 @@ def test_a_set_of_one_person_has_nobody_else_twice_over_and_strangers_are_other_
     torch.testing.assert_close(heads.own.features, pool.features[heads.places[:, -2:]])
     assert (pool.labels[heads.places[:, -2:]] == heads.person[:, None]).all()
     torch.testing.assert_close(heads.seen(given=True)["embedding"], pool.embedding[heads.places[:, -2:-1]])
+
+
+def test_a_network_that_is_given_the_embeddings_draws_more_than_one_that_reads_heads():
+    game, network = heads_game(), Reconstructor(steps=60, batch=32, width=16)
+    oracle, attack = (play(each, network, trials=60) for each in (with_embeddings_given(game), game))
+    assert oracle.main.lower > oracle.control.upper
+    assert oracle.main.rate >= attack.main.rate

@@ -174,7 +174,9 @@ class HeadGame(AnyGame):
 
     def companions(self) -> Sequence[Companion]:
         """The linear reader, given the true embeddings: what the backbone leaves of the pictures."""
-        return (Companion(GIVEN, with_embeddings_given(self.heads), LinearReader()),)
+        first = tuple((int(row[0]),) for row in self.heads.prior.places)
+        given = replace(self.heads, mechanism=GivenEmbeddings(first), bounds=())
+        return (Companion(GIVEN, given, LinearReader()),)
 
     def _this_head(self, prepared: Prepared, draws: Draws, unit: Unit) -> ThisHead:
         assert self.released is not None
@@ -316,27 +318,6 @@ def head_ceiling(
     bound = of_classes(recipe, shares, counts, independent=False, feature_norm=longest)
     confidence = f"what a guess achieves is at most what {CONFIDENCE:.0%} confidence allows"
     return replace(bound, assumptions=(*bound.assumptions, confidence))
-
-
-def with_embeddings_given(game: Game, *, mixed: bool = False) -> Game:
-    """The game of an adversary who is handed the true embedding of the first picture of each class in a set.
-
-    What an attack achieves there is what the backbone leaves of the pictures. `mixed`, they are handed the mean of the
-    class's embeddings instead, which is about what a row of a linear head shows.
-    """
-    if not isinstance(game.prior, StratifiedPrior):
-        raise InputError(
-            "This game has no classes with embeddings.",
-            needs="a game of heads: a StratifiedPrior of embedded pictures",
-            got=game.prior.describe(),
-            hint="head_game(...).heads",
-        )
-    prior = game.prior
-    if isinstance(game.targets, StratifiedPrior):  # given the embeddings, the adversary knows their number
-        prior = replace(prior, counts=game.targets.counts)
-    rows = prior.places if mixed else prior.places[:, :1]
-    places = tuple(tuple(dict.fromkeys(row)) for row in rows.tolist())
-    return replace(game, mechanism=GivenEmbeddings(places), prior=prior, bounds=())
 
 
 def what_the_head_withholds(result: AuditResult) -> str:

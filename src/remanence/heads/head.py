@@ -71,25 +71,7 @@ def _require_labels(labels: Tensor, count: int, hint: str) -> None:
         )
 
 
-class _Read(Mechanism[Weights]):
-    """What the linear reader reads, and a reconstructor starts from."""
-
-    @property
-    def releases(self) -> type[Weights]:
-        """Weights and biases, or embeddings in their place."""
-        return Weights
-
-    def first_drawing(
-        self, prior: StratifiedPrior, shadows: Iterable[Shadows], held_out: Shadows
-    ) -> Callable[[Tensors], Tensor]:
-        """What the linear reader draws."""
-        from remanence.heads.linear_reader import learn_reading
-
-        assert isinstance(self, Head | GivenEmbeddings)
-        return learn_reading((self, prior), shadows, held_out).draw
-
-
-class Head(_Read):
+class Head(Mechanism[Weights]):
     """A head whose weights are released, however it is trained; a reconstructor asks it how it is read."""
 
     classes: int
@@ -97,6 +79,11 @@ class Head(_Read):
     two_outputs: bool
     task: tuple[int, ...] | None = None  # maps the records' labels to the head's classes
     noise_multiplier: float | None = None
+
+    @property
+    def releases(self) -> type[Weights]:
+        """Weights and biases."""
+        return Weights
 
     @property
     def outputs(self) -> int:
@@ -130,6 +117,14 @@ class Head(_Read):
         from remanence.heads.readers import HiddenReader
 
         return HiddenReader(shadows, classes) if strong and self.hidden is not None else None
+
+    def first_drawing(
+        self, prior: StratifiedPrior, shadows: Iterable[Shadows], held_out: Shadows
+    ) -> Callable[[Tensors], Tensor]:
+        """What the linear reader draws."""
+        from remanence.heads.linear_reader import learn_reading
+
+        return learn_reading((self, prior), shadows, held_out).draw
 
     def check_probes(self, probes: Records, targets: Records | None = None) -> None:
         """Refuse probes without the embeddings that the head is trained on."""
@@ -255,7 +250,7 @@ class OwnHead(Head):
 
 @final
 @dataclass(frozen=True)
-class GivenEmbeddings(_Read):
+class GivenEmbeddings(Mechanism[Weights]):
     """Hands over a true embedding for each class: of the picture at its `places` in a set, or the mean of several.
 
     No head shows more than the embeddings that it was trained on. So an attack's success over the success of the same
@@ -266,17 +261,9 @@ class GivenEmbeddings(_Read):
     name: ClassVar[str] = "true embeddings"
 
     @property
-    def streams(self) -> bool:
-        """Nothing is trained."""
-        return True
-
-    def reader(
-        self, shadows: Tensors, prior: EmpiricalPrior | StratifiedPrior, *, classes: int, strong: bool
-    ) -> Reader | None:
-        """The asked class's embedding."""
-        from remanence.heads.readers import EmbeddingReader
-
-        return EmbeddingReader(shadows) if classes else None
+    def releases(self) -> type[Weights]:
+        """Embeddings in the place of weights."""
+        return Weights
 
     def settings(self) -> dict[str, Setting]:
         """Nothing is trained."""

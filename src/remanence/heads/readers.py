@@ -46,28 +46,6 @@ class HiddenReader(FlatReader):
         }
 
 
-class EmbeddingReader(Reader):
-    """The asked class's embedding, which is there to be read, in standard units of the class."""
-
-    mean: Tensor
-    deviation: Tensor
-
-    def __init__(self, shadows: Tensors) -> None:
-        super().__init__()
-        seen = shadows["embedding"]
-        self.register_buffer("mean", seen.mean(0))  # (classes, numbers)
-        self.register_buffer("deviation", seen.std(0).clamp(min=_EPSILON))
-        self.classes = seen.shape[1]
-        self.size = seen.shape[2] + self.classes
-
-    def forward(self, tensors: Tensors, asked: Tensor | None) -> Tensor:
-        """Standardise and append the class."""
-        assert asked is not None
-        rows = torch.arange(len(asked), device=asked.device)
-        values = (tensors["embedding"][rows, asked] - self.mean[asked]) / self.deviation[asked]
-        return torch.cat([values, one_hot(asked, self.classes).to(values)], 1)
-
-
 class HeadReader(Reader):
     """The asked class's row of a linear head, and what the other rows say about it.
 
