@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 FILES = ("table_files.py", "head_files.py", "update_files.py", "recorded_run.py")
 HEAD = (
-    "head {head} --backbone backbone.py:load --images mine --public public --size 8 --mean 0.5 --deviation 0.5 "
-    "--max-success 0.3 --quick --trials 20"
+    "head {head} --backbone backbone.py:load --images mine --public public --size 8 --normalise 0.5/0.5 "
+    "--max-success 0.3 --quick"
 )
 # By name: the command and the exit code of its verdict.
 AUDITS = {

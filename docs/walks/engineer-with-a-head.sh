@@ -4,7 +4,7 @@
 python head_files.py
 
 # A first answer, by the fast attack. Leave --quick out for the strong one. Exit code 1 is EXPOSED.
-remanence head head.safetensors --backbone backbone.py:load --images mine --public public --size 8 --mean 0.5 --deviation 0.5 --epochs 60 --learning-rate 0.5 --max-success 0.3 --quick --trials 20 --out run  # exits with 1
+remanence head head.safetensors --backbone backbone.py:load --images mine --public public --size 8 --normalise 0.5/0.5 --epochs 60 --learning-rate 0.5 --max-success 0.3 --quick --out run  # exits with 1
 #> EXPOSED  head.safetensors
 #> From this very head, a picture of 5 of its 5 classes came back.
 #> your limit is 300

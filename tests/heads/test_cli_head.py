@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 from typer.testing import CliRunner
 
-from remanence import InputError, Records, embed
+from remanence import InputError, LinearReader, Reconstructor, Records, embed
 from remanence.cli.main import app
 from remanence.core.exceptions import MisfitError
 from remanence.heads.reading import Preparation, classes_of, load_backbone, read_pictures
@@ -25,7 +25,8 @@ def load():
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU())
 """
-RECIPE = ["--epochs", "30", "--learning-rate", "0.05"]
+RECIPE_OF = 'TransferHead(5, 30, 0.05, initialisation="pytorch")'
+RECIPE = "--epochs=30", "--learning-rate=0.05"
 
 
 @pytest.fixture(scope="module")
@@ -58,32 +59,14 @@ def files(tmp_path_factory):
 
 
 def call(files, head, *more):
-    line = [
-        "head",
-        str(files / head),
-        "--backbone",
-        f"{files / 'backbone.py'}:load",
-        "--images",
-        str(files / "own"),
-    ]
-    line += [
-        "--public",
-        str(files / "public"),
-        "--size",
-        "8",
-        "--mean",
-        "0.5",
-        "--deviation",
-        "0.5",
-        *RECIPE,
-        *more,
-    ]
-    return CliRunner().invoke(app, line)
+    given = {"backbone": f"{files / 'backbone.py'}:load", "images": files / "own", "public": files / "public"}
+    line = [f"--{name}={value}" for name, value in {**given, "size": 8, "normalise": "0.5/0.5"}.items()]
+    return CliRunner().invoke(app, ["head", str(files / head), *line, *more])
 
 
 def test_a_head_a_backbone_and_two_folders_are_an_audit(files, tmp_path):
-    more = ["--quick", "--trials", "20", "--show-reconstructions", "--out", str(tmp_path / "run")]
-    found = call(files, "head.safetensors", *more)
+    more = ["--quick", "--show-reconstructions", "--out", str(tmp_path / "run")]
+    found = call(files, "head.safetensors", *RECIPE, *more)
     assert found.exit_code in (1, 3), found.output
     assert "<h2>digit-0/000.png: " in (tmp_path / "run" / "gallery.html").read_text()
     assert "digit-0/000.png: class 0: picture 0" in found.output
@@ -97,7 +80,7 @@ def test_a_head_a_backbone_and_two_folders_are_an_audit(files, tmp_path):
 
 
 def test_a_head_of_another_recipe_has_no_verdict(files, tmp_path):
-    found = call(files, "untrained.safetensors", "--quick", "--trials", "5", "--out", str(tmp_path / "run"))
+    found = call(files, "untrained.safetensors", *RECIPE, "--quick", "--out", str(tmp_path / "run"))
     assert isinstance(found.exception, MisfitError)
     assert not (tmp_path / "run" / "audit.json").exists()
 
@@ -113,10 +96,19 @@ def test_a_head_needs_all_of_its_files_and_a_command_of_its_own(files):
 
 def test_the_linear_reader_tells_what_it_found_before_the_network_begins(files, tmp_path, monkeypatch):
     monkeypatch.setattr("remanence.auditing._PATIENCE", 0.0)
-    found = call(files, "head.safetensors", "--steps", "5", "--trials", "10", "--out", str(tmp_path / "run"))
+    monkeypatch.setattr(
+        "remanence.heads.command._attacks", lambda *_: [LinearReader(), Reconstructor(steps=5)]
+    )
+    (files / "recipe.py").write_text(
+        f"from remanence import TransferHead\n\n\ndef make():\n    return {RECIPE_OF}\n"
+    )
+    recipe = f"--recipe={files / 'recipe.py'}:make"
+    found = call(files, "head.safetensors", recipe, "--epochs=7")
+    assert "declared twice" in str(found.exception)
+    found = call(files, "head.safetensors", recipe, "--out", str(tmp_path / "run"))
     assert found.exit_code in (1, 3), found.exception
     assert re.search(
-        r"linear-reader matched a training picture with \d+ of 50 reconstructions, its control \d+ of 50\..*"
+        r"linear-reader matched a training picture with \d+ of 500 reconstructions, its control \d+ of 500\..*"
         r"Now reconstructor\.",
         found.output,
     )
@@ -128,7 +120,7 @@ def test_the_linear_reader_tells_what_it_found_before_the_network_begins(files, 
     assert given["main"]["rate"] >= document["evidence"][0]["main"]["rate"]
     options = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["options"]
     assert options["released"] == str(files / "head.safetensors")
-    assert "backbone" not in options  # which may be code, and is not run because a folder names it
+    assert not {"backbone", "recipe"} & options.keys()  # code, which is not run because a folder names it
 
 
 def test_pictures_are_resized_and_normalised_as_told(files, tmp_path):
@@ -189,4 +181,4 @@ def test_a_backbone_gets_the_weights_of_a_file(files, tmp_path):
     wrong = Records(torch.zeros(5, 3, 8, 8), torch.zeros(5))
     with pytest.raises(InputError, match="cannot read the pictures") as caught:
         embed(wrong, module)
-    assert "one number for grey" in caught.value.hint
+    assert "one number each for grey" in caught.value.hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +11,9 @@ import typer
 
 from remanence.cli.grouped import options, stored
 from remanence.cli.playing import Shared, compute_device, console, play
-from remanence.core.checks import refusing
+from remanence.core.checks import instance, refusing
 from remanence.core.exceptions import InputError
+from remanence.scale.user_code import call_factory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from remanence.auditing import AuditResult
     from remanence.core.attack import Attack
     from remanence.heads.game import HeadGame
-    from remanence.heads.transfer_head import TransferHead
+    from remanence.heads.head import Head
 
 _NARROW = 16  # of the network: with 64, 600 steps on coloured pictures of 32 x 32 take a core 25 minutes
 
@@ -38,17 +40,12 @@ class Files:
     ] = None
     public: Annotated[Path | None, "Similar public pictures of the same classes, not trained on."] = None
     size: Annotated[int, "Pictures are resized to this many pixels a side."] = 32
-    mean: Annotated[str, "Subtracted from the pixels, which are in [0, 1]; one number for grey."] = (
-        "0.5,0.5,0.5"
-    )
-    deviation: Annotated[str, "The pixels are then divided by this."] = "0.5,0.5,0.5"
-    trials: Annotated[int | None, "How many new heads are trained and attacked.", "100"] = None
+    normalise: Annotated[
+        str, "MEAN/DEVIATION of pixels in [0, 1], as in torchvision's Normalize; one number each for grey."
+    ] = "0.5,0.5,0.5/0.5,0.5,0.5"
     quick: Annotated[
         bool, "Stop after the linear reader, which takes seconds. Otherwise a network follows."
     ] = False
-    steps: Annotated[int | None, "Training steps of the network.", "600; 300 for pictures without a GPU"] = (
-        None
-    )
 
     def check(self) -> None:
         """Refuse a head without a backbone or either folder of pictures."""
@@ -72,28 +69,34 @@ class Trained:
     momentum: Annotated[float, "Momentum of sgd or rmsprop."] = 0.0
     weight_decay: Annotated[float, "Weight decay of the optimizer."] = 0.0
     batch_size: Annotated[int | None, "Pictures in a step.", "all of them"] = None
-    hidden: Annotated[int | None, "Hidden units.", "none"] = None
-    initialisation: Annotated[str, "pytorch, or the standard deviation of normal weights."] = "pytorch"
-    label_smoothing: Annotated[float, "As in CrossEntropyLoss."] = 0.0
-    bias: Annotated[bool, "Whether its layers have biases."] = True
+    recipe: Annotated[
+        str | None,
+        "Instead of these: file.py:factory, which returns a TransferHead or, for a training loop of your own, "
+        "an OwnHead.",
+        "one linear layer that starts as nn.Linear does",
+    ] = None
 
-    def recipe(self, classes: int) -> TransferHead:
+    def head(self, classes: int) -> Head:
         """The recipe as the library takes it."""
-        from remanence.heads.transfer_head import Loop, TransferHead
+        from remanence.heads.head import Head
+        from remanence.heads.transfer_head import TransferHead
 
-        loop = Loop(label_smoothing=self.label_smoothing, bias=self.bias)
-        return TransferHead(
-            classes=classes,
-            epochs=self.epochs,
-            learning_rate=self.learning_rate,
-            optimizer=self.optimizer,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            batch_size=self.batch_size,
-            hidden=self.hidden,
-            initialisation=_start(self.initialisation),
-            two_outputs=classes == 2,
-            loop=None if loop == Loop() else loop,
+        settings = {name: value for name, value in vars(self).items() if name != "recipe"}
+        if self.recipe is None:
+            return TransferHead(
+                classes=classes, initialisation="pytorch", two_outputs=classes == 2, **settings
+            )
+        if replace(self, recipe=None) != Trained():
+            raise InputError(
+                "The training was declared twice.",
+                needs="--recipe, or options such as --epochs",
+                got="both",
+                hint="the options as arguments of the TransferHead that the recipe returns",
+            )
+        path, _, factory = self.recipe.rpartition(":")
+        found = call_factory(Path(path), factory, "a recipe")
+        return instance(
+            "--recipe", found, Head, "a TransferHead, or an OwnHead", "TransferHead(10, epochs=30)"
         )
 
 
@@ -117,18 +120,20 @@ def head(
     `remanence head HEAD --backbone file.py:make --resume FOLDER`.
     """
     files.check()
-    stored_options = {**stored(files, trained), "released": str(released)}
-    stored_options["show_reconstructions"] = show_reconstructions
-    stored_options.pop("backbone")  # code, which is named again
+    chosen = {
+        **stored(files, trained),
+        "show_reconstructions": show_reconstructions,
+        "released": str(released),
+    }
+    code = {name: chosen.pop(name) for name in ("backbone", "recipe") if name in chosen}  # is named again
     play(
         lambda place: _game(released, files, trained, place),
         shared,
         command="head",
         target=str(released),
         name=released.name,
-        stored=stored_options,
-        again=shlex.join([str(released), "--backbone", str(files.backbone)]),
-        trials=files.trials,
+        stored=chosen,
+        again=shlex.join([str(released), *(f"--{name}={each}" for name, each in code.items())]),
         attacks=_attacks(files, compute_device(shared.device)),
         keep=show_reconstructions,
         show=lambda result, game, folder: show_pictures(result, game, files.images or Path(), folder),
@@ -142,7 +147,7 @@ def _attacks(files: Files, device: str) -> list[Attack]:
     from remanence.reconstructor.decoders import draws_pictures
 
     slow = device == "cpu" and draws_pictures((files.size, files.size))
-    network = Reconstructor(steps=files.steps or (300 if slow else 600), width=_NARROW if slow else 0)
+    network = Reconstructor(steps=300 if slow else 600, width=_NARROW if slow else 0)
     return [LinearReader(), *([] if files.quick else [network])]
 
 
@@ -156,8 +161,8 @@ def _game(released: Path, files: Files, trained: Trained, device: str) -> HeadGa
     assert files.images is not None
     assert files.public is not None
     classes = classes_of(files.images)
-    recipe = trained.recipe(len(classes))
-    prepare = Preparation(files.size, _numbers("mean", files.mean), _numbers("deviation", files.deviation))
+    recipe = trained.head(len(classes))
+    prepare = Preparation(files.size, *_numbers(files.normalise))
     module = load_backbone(files.backbone, files.weights, device)
     own, public = (read_pictures(each, classes, prepare) for each in (files.images, files.public))
     own, public = (embed(each.to(device), module) for each in (own, public))
@@ -190,14 +195,8 @@ def show_pictures(result: AuditResult, game: HeadGame, folder: Path, results: Pa
     out.print(what_the_head_withholds(result), highlight=False, soft_wrap=True)
 
 
-def _numbers(name: str, text: str) -> tuple[float, ...]:
-    needs, hint = "one number, or three with commas", f"--{name} 0.5"
-    with refusing(ValueError, f"--{name} cannot be used.", needs=needs, got=text, hint=hint):
-        return tuple(float(part) for part in text.split(","))
-
-
-def _start(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+def _numbers(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    needs, hint = "MEAN/DEVIATION, each one number or three with commas", "--normalise 0.5/0.5"
+    with refusing(ValueError, "--normalise cannot be used.", needs=needs, got=text, hint=hint):
+        mean, deviation = (tuple(map(float, part.split(","))) for part in text.split("/"))
+        return mean, deviation

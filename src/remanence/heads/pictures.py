@@ -38,8 +38,8 @@ def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Record
             "The backbone cannot read the pictures.",
             needs="a module from a batch of pictures to a batch of features",
             got=f"pictures of shape {tuple(records.features.shape[1:])}: {str(error).splitlines()[0][:160]}",
-            hint="pictures of the size and the channels that it takes (from files: --size, and --mean and --deviation "
-            "with one number for grey or three for colour); backbone(pictures[:1]) on its own first",
+            hint="pictures of the size and the channels that it takes (from files: --size, and --normalise "
+            "with one number each for grey or three for colour); backbone(pictures[:1]) on its own first",
         ) from None
     finally:
         for module, mode in modes.items():

@@ -76,8 +76,7 @@ def read_head(weights: HeadWeights, recipe: Head, numbers: int) -> Weights:
                 got=", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in list(tensors.items())[-6:])
                 or "no layers",
                 hint="the head's own state_dict(), the backbone that it was trained on, and as many classes as it has "
-                "rows; --hidden and --no-bias where they apply (in Python hidden=, loop=Loop(bias=False), and "
-                "two_outputs=True for two classes with two outputs)",
+                "rows; hidden=, loop=Loop(bias=False) or two_outputs=True in the recipe where they apply",
             )
         found.insert(0, left.pop(places[-1]).detach())
     return Weights(
@@ -183,7 +182,7 @@ class Preparation:
                 "The means and deviations cannot be used.",
                 needs="one of each for grey pictures, or three of each for coloured ones",
                 got=f"{len(self.mean)} means and {len(self.deviation)} deviations",
-                hint="--mean 0.485,0.456,0.406 --deviation 0.229,0.224,0.225",
+                hint="--normalise 0.485,0.456,0.406/0.229,0.224,0.225",
             )
 
     def __call__(self, path: Path) -> Tensor:
