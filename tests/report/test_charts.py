@@ -12,7 +12,7 @@ from remanence.bounds.frontier import FrontierPoint
 from remanence.core.baseline import Baseline
 from remanence.report.figures import errors, line, roc
 from remanence.report.frontier import frontier_picture
-from remanence.updates.leak_map_view import leak_map_picture
+from remanence.updates.leak_map import leak_map_picture
 
 
 class Words(HTMLParser):

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from tests.updates.test_captured import run
+from test_captured import run
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, one_hot
 

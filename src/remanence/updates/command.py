@@ -95,7 +95,7 @@ def update(
     from remanence.scale.files import check_writable, write_files
     from remanence.updates.declared import Declared, LocalTraining, Noise
     from remanence.updates.inspection import audit_files
-    from remanence.updates.leak_map_view import leak_map_picture, leak_table, proven_sentence, tokens_sentence
+    from remanence.updates.leak_map import leak_map_picture, leak_table, proven_sentence, tokens_sentence
     from remanence.updates.opening import open_network
 
     network = _one_model(model, factory)
@@ -132,14 +132,13 @@ def update(
             target=network,
             longest=effort.longest,
         )
-    said = [*result.subject.pop("said", result.subject["notes"])]
     leaks = result.subject["leak_map"]
     write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
-    said += [*tokens_sentence(result), proven_sentence(result, client.batch_size)]
+    said = [*result.subject["notes"], *tokens_sentence(result), proven_sentence(result, client.batch_size)]
 
     def leaks_first() -> None:
         out = console()
-        for part in (leak_table(leaks), *filter(None, said)):
+        for part in (leak_table(leaks), *said):
             out.print(part, highlight=False, soft_wrap=True)
 
     finish(result, folder, shared, first=leaks_first)

@@ -9,7 +9,7 @@ DOOR = Door(
     targets=("remanence.updates.targets:digits_gradient",),
     caveats="remanence.updates.caveats",
     hashed={"gradients": "the update"},
-    sections="remanence.updates.leak_map_view:sections",
+    sections="remanence.updates.leak_map:sections",
     moved=dict.fromkeys(
         ("gradient", "--gradient"), "remanence update model.py:make --gradient update.safetensors"
     ),

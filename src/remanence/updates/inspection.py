@@ -13,7 +13,6 @@ from torch import nn
 
 from remanence.auditing import AuditResult, audit
 from remanence.bounds import Bound, gaussian
-from remanence.core.errors import Criterion, Reduction
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
@@ -35,7 +34,7 @@ from remanence.updates.caveats import (
 )
 from remanence.updates.declared import Declared
 from remanence.updates.dense.coordinates import condensed
-from remanence.updates.dense.exposure import Exposure, head_exposure
+from remanence.updates.dense.exposure import head_exposure
 from remanence.updates.dense.layers import DenseHead, Layers, dense_head, head_inputs
 from remanence.updates.dense.reader import DenseReader, Own
 from remanence.updates.exact import Exact
@@ -124,9 +123,9 @@ class Subject:
         return reduce(Rounding.or_coarser, (update.rounding for update in self.updates))
 
     @property
-    def shape(self) -> tuple[int, ...] | None:
-        """The shape of an input, if known."""
-        return self.declared.input_shape if self.batch is None else tuple(self.batch.features.shape[1:])
+    def disturbed(self) -> Caveat | None:
+        """Why nothing can be recomputed, if that is known of an update."""
+        return next((update.disturbed for update in self.updates if update.disturbed is not None), None)
 
     @property
     def sent(self) -> Sent:
@@ -136,7 +135,7 @@ class Subject:
             self.declared.training,
             all(update.scale_is_known for update in self.updates),
             all(update.sign_is_known for update in self.updates),
-            self.batch is not None or all(update.disturbed is None for update in self.updates),
+            self.batch is not None or self.disturbed is None,
         )
 
 
@@ -154,9 +153,11 @@ def audit_files(
     longest: int = 64,
 ) -> AuditResult:
     """Audit updates, weights `after` a round, or the update that the owner's own batch would make."""
-    dtype = next((value.dtype for value in model.parameters()), torch.float32)
-    own = None if batch is None else read_batch(batch, dtype)
-    reader = recognise(model, declared.input_shape if own is None else tuple(own.features.shape[1:]))
+    own = None
+    if batch is not None:
+        own = read_batch(batch, next((value.dtype for value in model.parameters()), torch.float32))
+        declared = replace(declared, input_shape=tuple(own.features.shape[1:]))
+    reader = recognise(model, declared.input_shape)
     if own is not None:
         found = [own_update(model, reader, own, declared)]
     else:
@@ -171,100 +172,45 @@ def inspect(
     subject: Subject, *, policy: Policy, seed: int = 0, device: str = "cpu", target: str, longest: int = 64
 ) -> AuditResult:
     """Audit updates; if a network reads patches and none is proven, read the features entering its dense layers."""
-    attack = Exact(longest=longest)
-    if isinstance(subject.reader, DenseReader):
-        return _dense(subject, subject.reader, attack, policy=policy, seed=seed, device=device, target=target)
-    result = _whole(subject, attack, policy=policy, seed=seed, target=target)
+
+    def audited(one: Subject) -> AuditResult:
+        mechanism, gradients = _released(one, longest)
+        batch = _entering(one)
+        game = Captured(
+            mechanism,
+            gradients,
+            None if batch is None else [batch],
+            batch_size=one.declared.batch_size,
+            disturbed=one.disturbed,
+            bounds=_ceilings(one.declared),
+        )
+        attack = Exact(longest=longest)
+        result = audit(game, [attack], policy=policy, seed=seed, device=device, target=target)
+        return _explained(one, batch, result)
+
+    result = audited(subject)
     if isinstance(subject.reader, PatchReader) and not result.strongest.proven:
         dense = _dense_layers(subject.model, subject.reader.model.shape)
-        if dense is not None:
-            again = replace(subject, reader=dense)
-            return _dense(again, dense, attack, policy=policy, seed=seed, device=device, target=target)
+        result = result if dense is None else audited(replace(subject, reader=dense))
     return result
 
 
-def _whole(subject: Subject, attack: Exact, *, policy: Policy, seed: int, target: str) -> AuditResult:
-    """Updates of networks that read patches or tokens; the audit holds counts, and no picture or text."""
-    updates = subject.updates
-    mechanism, gradients = _whole_mechanism(subject, attack.longest)
-    game = Captured(mechanism, gradients, criterion=Criterion(reduction=Reduction.EACH))
-    result = audit(game, [attack], policy=policy, seed=seed, target=target)
-    best = result.strongest
-    more = () if bool(best.arrays["is_ordered"].all()) else (PATCHES_UNORDERED,)
-    left = float(best.arrays["unexplained"][0])
-    leaks = leak_map(
-        subject.model,
-        updates[0].gradient,
-        precision=coarsest([updates[0].gradient], subject.rounding),
-        unexplained=left if left < 1 else None,
-    )
-    found = {
-        "leak_map": leaks,
-        "notes": _notes(subject, best),
-        "decays": [update.decay for update in updates],
-    }
-    if "tokens_in_batch" in best.arrays:
-        found["tokens"] = {"number": int(best.arrays["tokens_in_batch"][0]), "certain": bool(best.proven)}
-    evidence = tuple(_told(entry, more if entry.proven else ()) for entry in result.evidence)
-    return replace(result, evidence=evidence, subject={**result.subject, **found})
+def read(subject: Subject, effort: Effort | None = None) -> list[Proven]:
+    """The proofs for each update, without a control: for guards that withhold updates."""
+    effort = effort or Effort()
+    mechanism, gradients = _released(subject, effort.longest)
+    guess = mechanism.reader.reconstruct(gradients, mechanism, effort)
+    return list(mechanism.reader.proofs(guess, gradients, mechanism, claims=subject.disturbed is None))
 
 
-def _dense(
-    subject: Subject,
-    reader: DenseReader,
-    attack: Exact,
-    *,
-    policy: Policy,
-    seed: int,
-    device: str,
-    target: str,
-) -> AuditResult:
-    """Updates of networks that end in dense layers."""
-    declared, batch = subject.declared, None
-    exposure = None
-    if subject.batch is not None:
-        entering = head_inputs(subject.model, reader.head, subject.batch.features)
-        batch = Records(entering, subject.batch.labels)
-        exposure = _exposure(reader.head, batch)
-    mechanism, gradients = _dense_mechanism(subject, reader, is_known=batch is not None)
-    game = Captured(
-        mechanism,
-        gradients,
-        None if batch is None else [batch],
-        batch_size=declared.batch_size,
-        disturbed=next((one.disturbed for one in subject.updates if one.disturbed is not None), None),
-        bounds=_ceilings(declared),
-    )
-    result = audit(game, [attack], policy=policy, seed=seed, device=device, target=target)
-    best = result.strongest
-    leaks = leak_map(
-        subject.model,
-        subject.updates[0].gradient,
-        precision=subject.rounding.of_largest(gradients["0.weight"]),
-        exposure=exposure,
-        unexplained={
-            name: float(best.arrays[f"unexplained {index}"][0])
-            for index, name in enumerate(reader.head.names)
-        },
-    )
-    found = {
-        "leak_map": leaks,
-        "notes": _notes(subject, best),
-        "updates": updates_of(best),
-    }
-    evidence = tuple(
-        _told(entry, (*[NEAR_TWINS] * bool(entry.proven), *contradictions(updates_of(entry), declared)))
-        for entry in result.evidence
-    )
-    said = [*found["notes"], _scope(reader.head), str(exposure or "")]
-    return replace(result, evidence=evidence, subject={**result.subject, **found, "said": said})
-
-
-def _dense_mechanism(
-    subject: Subject, reader: DenseReader, *, is_known: bool
-) -> tuple[SharedGradient, Gradient]:
-    """The dense layers as a network of their own, with their gradients; a large layer in few coordinates."""
-    head, layers = _condensed(subject, reader.head, is_known=is_known)
+def _released(subject: Subject, longest: int) -> tuple[SharedGradient, Gradient]:
+    """The mechanism with its reader, and its updates; dense layers are a network of their own."""
+    reader, updates = subject.reader, subject.updates
+    if not isinstance(reader, DenseReader):
+        stacked = {name: torch.stack([one.gradient[name] for one in updates]) for name in updates[0].gradient}
+        shape = reader.model.shape if isinstance(reader, PatchReader) else (longest,)
+        return SharedGradient(subject.model, shape, captured=subject.sent).read_as(reader), Gradient(stacked)
+    head, layers = _condensed(subject, reader.head)
     parts = {
         f"{index}.{name}": value
         for index, layer in enumerate(layers)
@@ -272,66 +218,18 @@ def _dense_mechanism(
         if value is not None
     }
     gradients = Gradient(parts)
-    own = None if head.numbers is not None else Own.of(subject.model, reader.head, subject.shape)
+    own = None
+    if head.numbers is None:
+        own = Own.of(subject.model, reader.head, subject.declared.input_shape)
     alone = DenseReader(replace(head, names=tuple(map(str, range(len(layers))))), own)
-    fits = [update.fit for update in subject.updates if update.fit is not None and not update.decay]
-    if len(fits) == len(subject.updates):
+    fits = [update.fit for update in updates if update.fit is not None and not update.decay]
+    if len(fits) == len(updates):
         alone.note(gradients, fits)
     numbers = head.weights[0].shape[1]
     return SharedGradient(subject.model, (numbers,), captured=subject.sent).read_as(alone), gradients
 
 
-def _whole_mechanism(subject: Subject, longest: int) -> tuple[SharedGradient, Gradient]:
-    """The network with its reader, and its updates."""
-    reader, names = subject.reader, subject.updates[0].gradient
-    shape = reader.model.shape if isinstance(reader, PatchReader) else (longest,)
-    stacked = {name: torch.stack([update.gradient[name] for update in subject.updates]) for name in names}
-    return SharedGradient(subject.model, shape, captured=subject.sent).read_as(reader), Gradient(stacked)
-
-
-def read(subject: Subject, effort: Effort | None = None) -> list[Proven]:
-    """The proofs for each update, without a control: for guards that withhold updates."""
-    effort = effort or Effort()
-    if isinstance(subject.reader, DenseReader):
-        mechanism, gradients = _dense_mechanism(subject, subject.reader, is_known=False)
-    else:
-        mechanism, gradients = _whole_mechanism(subject, effort.longest)
-    guess = mechanism.reader.reconstruct(gradients, mechanism, effort)
-    claims = all(update.disturbed is None for update in subject.updates)
-    return list(mechanism.reader.proofs(guess, gradients, mechanism, claims=claims))
-
-
-def _told(entry: Evidence, more: Sequence) -> Evidence:
-    """Evidence without the caveats that its proven records refute, and with further ones."""
-    refuted = {caveat.id for caveat in _WHY_NOT} if entry.proven else set()
-    return replace(entry, caveats=(*(c for c in entry.caveats if c.id not in refuted), *more))
-
-
-def _notes(subject: Subject, best: Evidence) -> list[str]:
-    """Notes about the files, and which of them point against the gradient."""
-    notes = [note for update in subject.updates for note in update.notes]
-    if isinstance(subject.reader, DenseReader):
-        notes += [
-            f"A weight decay was found and subtracted: {abs(update.decay):.3g} times the weights."
-            for update in subject.updates
-            if update.decay
-        ]
-    arrays = best.arrays
-    for place, update in enumerate(subject.updates):
-        here = arrays["update"] == place
-        if bool((arrays["sign"][here] < 0).any()) and bool((arrays["proven"][here] > 0).any()):
-            notes.append(_TURNED.format(update.source))
-    return list(dict.fromkeys(notes))
-
-
-def _ceilings(declared: Declared) -> tuple[Bound, ...]:
-    """The ceiling on any attack, if there is noise."""
-    if declared.noise is None:
-        return ()
-    return (gaussian(1 / declared.candidates, noise_multiplier=declared.noise.multiplier),)
-
-
-def _condensed(subject: Subject, head: DenseHead, *, is_known: bool) -> tuple[DenseHead, Layers]:
+def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Layers]:
     """The head and its gradients; those of a large first layer in coordinates of their span."""
     rounding = subject.rounding
     if rounding.relative < _DOUBLE:
@@ -339,7 +237,7 @@ def _condensed(subject: Subject, head: DenseHead, *, is_known: bool) -> tuple[De
     each = [head.layers_of({name: v[None] for name, v in one.gradient.items()}) for one in subject.updates]
     firsts = [(layers[0][0][0], None if layers[0][1] is None else layers[0][1][0]) for layers in each]
     found = None
-    if not is_known:
+    if subject.batch is None:
         found = condensed(head, firsts, relative=rounding.relative, absolute=rounding.absolute)
     if found is not None:
         head = found.head
@@ -356,11 +254,75 @@ def _condensed(subject: Subject, head: DenseHead, *, is_known: bool) -> tuple[De
     return head, stacked
 
 
-def _exposure(head: DenseHead, batch: Records) -> Exposure | None:
-    """Which samples of the owner's batch have exclusive neurons."""
-    if not head.activation.is_relu or len(head.weights) == 1:
+def _entering(subject: Subject) -> Records | None:
+    """The owner's batch as it enters the dense layers; None where there is none, or only proofs count."""
+    if subject.batch is None or not isinstance(subject.reader, DenseReader):
         return None
-    return head_exposure(head, batch.features, batch.labels)
+    entering = head_inputs(subject.model, subject.reader.head, subject.batch.features)
+    return Records(entering, subject.batch.labels)
+
+
+def _explained(subject: Subject, batch: Records | None, result: AuditResult) -> AuditResult:
+    """The result with what is known of each layer and each update; it holds counts, and no record."""
+    reader, update, best = subject.reader, subject.updates[0], result.strongest
+    found: dict[str, Any] = {"notes": _notes(subject, best)}
+    exposure = None
+    if isinstance(reader, DenseReader):
+        if batch is not None and reader.head.activation.is_relu and len(reader.head.weights) > 1:
+            exposure = head_exposure(reader.head, batch.features, batch.labels)
+        names = enumerate(reader.head.names)
+        unexplained = {name: float(best.arrays[f"unexplained {index}"][0]) for index, name in names}
+        found["updates"] = updates_of(best)
+        found["notes"] += [_scope(reader.head), *[str(exposure)] * (exposure is not None)]
+    else:
+        left = float(best.arrays["unexplained"][0])
+        unexplained = left if left < 1 else None
+    if "tokens_in_batch" in best.arrays:
+        found["tokens"] = {"number": int(best.arrays["tokens_in_batch"][0]), "certain": bool(best.proven)}
+    found["leak_map"] = leak_map(
+        subject.model,
+        update.gradient,
+        precision=coarsest([update.gradient], subject.rounding),
+        exposure=exposure,
+        unexplained=unexplained,
+    )
+    evidence = tuple(_told(entry, subject) for entry in result.evidence)
+    return replace(result, evidence=evidence, subject={**result.subject, **found})
+
+
+def _told(entry: Evidence, subject: Subject) -> Evidence:
+    """Evidence without the caveats that its proven records refute, and with those that they raise."""
+    refuted = {caveat.id for caveat in _WHY_NOT} if entry.proven else set()
+    raised: list[Caveat] = []
+    if isinstance(subject.reader, DenseReader):
+        raised = [*[NEAR_TWINS] * bool(entry.proven), *contradictions(updates_of(entry), subject.declared)]
+    elif entry.proven and not bool(entry.arrays["is_ordered"].all()):
+        raised = [PATCHES_UNORDERED]
+    kept = (caveat for caveat in entry.caveats if caveat.id not in refuted)
+    return replace(entry, caveats=(*kept, *raised))
+
+
+def _notes(subject: Subject, best: Evidence) -> list[str]:
+    """Notes about the files: what they hold, their decay, and which of them point against the gradient."""
+    notes = [note for update in subject.updates for note in update.notes]
+    notes += [
+        f"A weight decay was found and subtracted: {abs(update.decay):.3g} times the weights."
+        for update in subject.updates
+        if update.decay
+    ]
+    arrays = best.arrays
+    for place, update in enumerate(subject.updates):
+        here = arrays["update"] == place
+        if bool((arrays["sign"][here] < 0).any()) and bool((arrays["proven"][here] > 0).any()):
+            notes.append(_TURNED.format(update.source))
+    return list(dict.fromkeys(notes))
+
+
+def _ceilings(declared: Declared) -> tuple[Bound, ...]:
+    """The ceiling on any attack, if there is noise."""
+    if declared.noise is None:
+        return ()
+    return (gaussian(1 / declared.candidates, noise_multiplier=declared.noise.multiplier),)
 
 
 def _scope(head: DenseHead) -> str:
