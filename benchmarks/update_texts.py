@@ -126,9 +126,7 @@ def batch(options: argparse.Namespace, vocabulary: int, seed: int) -> Tensor:
 def tokens(options: argparse.Namespace) -> None:
     model = make_model(options).to(options.device)
     text, clock = text_model(model), time.perf_counter if options.device == "cuda" else time.process_time
-    names = (
-        "tokens  texts  exact  proven  false     left  seconds   DAGER: texts but for the last token  seconds"
-    )
+    names = "tokens  texts  exact  proven  false     left  seconds   DAGER: texts but for the last token  seconds  ours/DAGER"
     print(f"{type(model).__name__}, {options.hidden} dimensions, {options.device}\n{names}", flush=True)
     for seed in range(options.first, options.first + options.batches):
         ids = batch(options, text.vocabulary, seed)
@@ -148,7 +146,8 @@ def tokens(options: argparse.Namespace) -> None:
             got = sum(
                 row[:-1] in theirs for row in true
             )  # the last token is a label, which it does not look for
-            line += f"   {got} of {len(true)}, {len(theirs)} named {clock() - started:8.1f}"
+            took = clock() - started
+            line += f"   {got} of {len(true)}, {len(theirs)} named {took:8.1f} {seconds / took:8.2f}"
         print(line, flush=True)
 
 

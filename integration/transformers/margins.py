@@ -10,23 +10,28 @@ from __future__ import annotations
 import torch
 from families import FAMILIES, VOCABULARY, make, update
 
+from remanence import InputError
 from remanence.updates.declared import LocalTraining
 from remanence.updates.rounding import Rounding
 from remanence.updates.texts.model import text_model
 from remanence.updates.texts.reader import recompute
-from remanence.updates.texts.shares import Counted
+from remanence.updates.texts.shares import equal_shares
 
 
 def main() -> None:
     torch.set_num_threads(1)
     for family in FAMILIES:
         model = make(family)
-        text = text_model(model)
+        try:
+            text = text_model(model)
+        except InputError as error:
+            print(f"{family:12} refused: {error.got}", flush=True)
+            continue
         torch.manual_seed(1)
         ids = torch.randint(5, VOCABULARY, (4 if text.is_causal else 1, 12))
         sent = update(model, ids)
         named = [(row, None if text.is_causal else 2) for row in ids]
-        found = recompute(text, sent, named, Counted.alike(named), Rounding(0.0), training=LocalTraining())
+        found = recompute(text, sent, named, equal_shares(named), Rounding(0.0), training=LocalTraining())
         quotients = sorted(
             16 * found.held.off[name] / allowed for name, allowed in found.held.allowed.items() if allowed
         )

@@ -71,7 +71,6 @@ def ways(model: nn.Module, rows: list[Tensor]) -> dict[str, Callable[[], Tensor]
         "prompts without a loss": lambda: loss(prompt=PROMPT),
         "labels smoothed by 0.1": lambda: loss(smoothing=0.1),
         "tokens weighted, 1 to 3": lambda: loss(weights=classes),
-        "prompts, and smoothed": lambda: loss(prompt=PROMPT, smoothing=0.1),
         "dropout in training": dropping,
     }
 

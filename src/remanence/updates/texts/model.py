@@ -7,10 +7,8 @@ attention layer's projections, and those whose names differ from theirs in numbe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import final
 
 import torch
@@ -19,6 +17,7 @@ from torch.func import functional_call
 
 from remanence.core.exceptions import InputError
 from remanence.updates.span import RECOMPUTED, Decomposed, Span
+from remanence.updates.watching import Seen, watching
 
 _COARSER = (16.0, 256.0)  # times the precision: what is tried where a span fills everything
 
@@ -73,7 +72,9 @@ class TextModel:
     is_causal: bool
     has_positions: bool  # what enters the first layer depends on the position too
     remembers: bool = False  # it takes transformers' cache of what came before
-    between: tuple[Projections, ...] = ()  # layers after the first that come before the second
+    between: Projections | None = None  # what reads the first attention's output, before the second
+    classes: int | None = None  # that a classifier distinguishes; None for a language model
+    is_tied: bool = False  # the embedding also makes the logits: rows of absent tokens have a gradient
     embedding: str = ""  # the layer that has one row for each token
     last: str = ""  # the last layer before the one that makes logits
     drift: float = 0.0  # the relative change of the inputs over the steps
@@ -97,15 +98,6 @@ class TextModel:
         answer = functional_call(self.model, dict(weights or {}), (ids,))
         answer = getattr(answer, "logits", answer)
         return answer[0] if isinstance(answer, tuple) else answer
-
-    @cached_property
-    def is_tied(self) -> bool:
-        """Whether the embedding also makes the logits, so that rows of absent tokens have a gradient."""
-        weight = self.model.get_parameter(f"{self.embedding}.weight")
-        if not weight.requires_grad:
-            return False
-        slopes = torch.autograd.grad(self.logits(self.ids[None, :2]).sum(), weight)[0]
-        return bool(slopes[2:].any())
 
     def span(self, which: Projections, gradient: Mapping[str, Tensor], precision: float) -> Span:
         """The span of a layer's inputs, from its gradients; each layer of an update is decomposed once."""
@@ -182,45 +174,56 @@ class _Enough(Exception):
 
 def text_model(model: nn.Module) -> TextModel:
     """Find the embedding and the first two attention layers by watching the model read a few ids."""
-    rows = {
+    tables = {
         name: layer.num_embeddings for name, layer in model.named_modules() if isinstance(layer, nn.Embedding)
     }
-    if not rows:
+    if not tables:
         raise _no_text_model("a model without an nn.Embedding")
-    embedding = max(rows, key=lambda name: rows[name])
-    vocabulary = rows[embedding]
+    embedding = max(tables, key=lambda name: tables[name])
+    vocabulary = tables[embedding]
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(min(vocabulary, 1000), (2, 6), generator=generator).to(
         next(model.parameters()).device
     )
-    seen: list[tuple[str, nn.Module, Tensor]] = []
-    with _watching(model, seen), torch.no_grad():
-        try:
+    matrices = {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) or type(layer).__name__ == "Conv1D"
+    }
+    seen: list[Seen] = []
+    try:
+        with watching(matrices, seen), torch.no_grad():
             model(ids)
-        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
-            raise _no_text_model(
-                f"a model that cannot read ids alone: {str(error).splitlines()[0]}"
-            ) from None
-    groups = _groups(seen)
-    layers = [group for group in groups if group[0][2].ndim == 3 and group[0][2].shape[:2] == ids.shape]
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        raise _no_text_model(f"a model that cannot read ids alone: {str(error).splitlines()[0]}") from None
+    layers = [group for group in _groups(seen) if group[0][1].shape[:-1] == ids.shape]
     if not layers:
         raise _no_text_model("no linear layer that reads one vector per token")
     first = layers[0]
-    pattern = [_pattern(name) for name, _, _ in first]
-    others = [group for group in layers[1:] if [_pattern(name) for name, _, _ in group] == pattern]
-    if not others:
+    second = next((group for group in layers[1:] if _patterns(group) == _patterns(first)), None)
+    if second is None:
         raise _no_text_model("no second layer like the first")
-    one, two = (_projections(group, seen) for group in (first, others[0]))
+
+    def projections(group: Sequence[Seen]) -> Projections:
+        """The layers of a group, and those that read the output of one of them, as an adapter's second matrix does."""
+        names = tuple(name for name, _, _ in group)
+        behind = tuple(
+            (name, other)
+            for name, _, made in group
+            for other, read, _ in seen
+            if other != name and read.shape == made.shape and torch.equal(read, made)
+        )
+        return Projections(
+            names, frozenset(n for n in names if not isinstance(matrices[n], nn.Linear)), behind
+        )
+
+    one, two = projections(first), projections(second)
     behind = {name for _, name in one.behind}
-    between = tuple(
-        _projections(group, seen)
-        for group in layers[1 : layers.index(others[0])]
-        if group[0][0] not in behind
-    )
-    inner = [name for group in layers for name, layer, _ in group if vocabulary not in _sizes(layer)]
+    between = [group for group in layers[1 : layers.index(second)] if group[0][0] not in behind]
+    inner = [name for name, _, made in seen if made.shape[:-1] == ids.shape and made.shape[-1] != vocabulary]
     found = TextModel(
-        model, vocabulary, one, two, is_causal=True, has_positions=True, between=between, embedding=embedding,
-        last=max(inner, key=[name for name, _, _ in seen].index),
+        model, vocabulary, one, two, is_causal=True, has_positions=True,
+        between=projections(between[0]) if between else None, embedding=embedding, last=inner[-1],
     )  # fmt: skip
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % vocabulary
@@ -229,25 +232,15 @@ def text_model(model: nn.Module) -> TextModel:
     entered = found.entering(one, same)[0]
     has_positions = not torch.allclose(entered[0], entered[1], rtol=1e-6, atol=1e-9)
     found = replace(found, is_causal=is_causal, has_positions=has_positions)
-    return replace(found, remembers=is_causal and _remembers(found, ids))
-
-
-def _projections(
-    group: Sequence[tuple[str, nn.Module, Tensor]], seen: Sequence[tuple[str, nn.Module, Tensor]]
-) -> Projections:
-    """The layers of a group, and those that read the output of one of them, as an adapter's second matrix does."""
-    behind = []
-    for name, layer, entered in group:
-        with torch.no_grad():
-            made = layer(entered)
-        behind += [
-            (name, other)
-            for other, _, read in seen
-            if other != name and read.shape == made.shape and torch.equal(read, made)
-        ]
-    names = tuple(name for name, _, _ in group)
-    transposed = frozenset(name for name, layer, _ in group if not isinstance(layer, nn.Linear))
-    return Projections(names, transposed, tuple(behind))
+    said = found.logits(found.ids[None, :2])
+    rows = model.get_parameter(f"{embedding}.weight")
+    slopes = torch.autograd.grad(said.sum(), rows)[0] if rows.requires_grad else torch.zeros(0)
+    return replace(
+        found,
+        remembers=is_causal and _remembers(found, ids),
+        classes=said.shape[-1] if said.ndim == 2 else None,
+        is_tied=bool(slopes[2:].any()),
+    )
 
 
 def _remembers(text: TextModel, ids: Tensor) -> bool:
@@ -270,35 +263,12 @@ def _no_text_model(got: str) -> InputError:
     )
 
 
-@contextmanager
-def _watching(model: nn.Module, seen: list[tuple[str, nn.Module, Tensor]]) -> Iterator[None]:
-    """Record the input of every layer that multiplies by a weight matrix, in order."""
-
-    def note(name: str):
-        def hook(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-            if arguments and isinstance(arguments[0], Tensor) and arguments[0].is_floating_point():
-                seen.append((name, layer, arguments[0].detach()))
-
-        return hook
-
-    handles = [
-        layer.register_forward_pre_hook(note(name))
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear) or type(layer).__name__ == "Conv1D"
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _groups(seen: Sequence[tuple[str, nn.Module, Tensor]]) -> list[list[tuple[str, nn.Module, Tensor]]]:
+def _groups(seen: Sequence[Seen]) -> list[list[Seen]]:
     """Layers that read the same tensor, in the order of their first ones; adapters' second matrices may lie between."""
-    groups: list[list[tuple[str, nn.Module, Tensor]]] = []
+    groups: list[list[Seen]] = []
     for entry in seen:
         for group in groups:
-            if group[0][2].shape == entry[2].shape and torch.equal(group[0][2], entry[2]):
+            if group[0][1].shape == entry[1].shape and torch.equal(group[0][1], entry[1]):
                 group.append(entry)
                 break
         else:
@@ -306,10 +276,6 @@ def _groups(seen: Sequence[tuple[str, nn.Module, Tensor]]) -> list[list[tuple[st
     return groups
 
 
-def _sizes(layer: nn.Module) -> torch.Size:
-    weight = layer.weight
-    return weight.shape if isinstance(weight, Tensor) else torch.Size()
-
-
-def _pattern(name: str) -> str:
-    return re.sub(r"\d+", "#", name)
+def _patterns(group: Sequence[Seen]) -> list[str]:
+    """The names of layers without their numbers."""
+    return [re.sub(r"\d+", "#", name) for name, _, _ in group]

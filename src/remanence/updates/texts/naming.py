@@ -126,7 +126,8 @@ def grow_sequences(
     further are returned; the last token of each, which has no gradient there, is missing. A span holds no more
     positions than it has dimensions: if many more seem to fit, it does not distinguish them, and none is returned.
     """
-    layers = [(which, text.span(which, gradient, precision)) for which in (*text.between, text.second)]
+    read = [text.second] if text.between is None else [text.between, text.second]
+    layers = [(which, text.span(which, gradient, precision)) for which in read]
     if not layers[-1][1].tells:
         return []
     layers = [(which, span) for which, span in layers if span.tells]

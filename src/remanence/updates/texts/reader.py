@@ -29,10 +29,11 @@ from remanence.updates.texts.model import TextModel
 from remanence.updates.texts.naming import name_after_steps, name_sequences
 from remanence.updates.texts.shares import (
     OPEN,
-    Counted,
     Named,
+    Shares,
     alike,
     count_once,
+    equal_shares,
     fit_begun,
     fit_shares,
     losses_of,
@@ -53,17 +54,16 @@ class Recomputed:
     held: Explained
     made: Parameters
     moves: Mapping[str, float]  # how far rounding the weights once moves that
-    counts: tuple[
-        float, ...
-    ]  # how much of the second layer's gradient each text makes, relative to the largest
+    counts: list[float]  # of the second layer's gradient that each text makes, relative to the largest
     faint: float  # texts that count less may be there or not
+    ends: Tensor  # logits of the token after each text
 
 
 def recompute(
     text: TextModel,
     gradient: Mapping[str, Tensor],
     named: Sequence[Named],
-    counted: Counted,
+    shares: Shares,
     rounding: Rounding,
     *,
     training: LocalTraining,
@@ -72,11 +72,11 @@ def recompute(
     """Compute an update from texts with these shares; the effect of rounding is measured, if not given."""
     sent = {name: gradient[name] for name, _ in text.model.named_parameters() if name in gradient}
     own = {name: value.detach() for name, value in text.model.named_parameters() if name in sent}
-    counts: list[float] = []
+    noted: list[tuple[list[float], Tensor]] = []
 
     def slopes(weights: Parameters) -> Parameters:
-        parts, shares = _made(text, weights, named, counted)
-        counts.extend(shares)
+        parts, counts, ends = _made(text, weights, named, shares)
+        noted.append((counts, ends))
         return parts
 
     made = training.along(own, slopes)
@@ -88,44 +88,47 @@ def recompute(
     second = [name for name in text.second.weights(gradient) if name in sent]
     size = sum(held.sizes[name] ** 2 for name in second) ** 0.5
     faint = _TRACE * sum(held.allowed[name] ** 2 for name in second) ** 0.5 / max(size, 1e-300)
-    return Recomputed(held, made, moves, tuple(counts[: len(named)]), faint)
+    counts, ends = noted[0]  # at the weights that came in
+    return Recomputed(held, made, moves, counts, faint, ends)
 
 
 def _made(
-    text: TextModel, weights: Mapping[str, Tensor], named: Sequence[Named], counted: Counted
-) -> tuple[Parameters, list[float]]:
-    """The gradient of the sum of the texts' losses by their shares; and how much each of them counts."""
+    text: TextModel, weights: Mapping[str, Tensor], named: Sequence[Named], shares: Shares
+) -> tuple[Parameters, list[float], Tensor]:
+    """The gradient of the sum of the texts' losses by their shares; how much each counts, and what may follow it."""
     own = {name: value.detach().requires_grad_() for name, value in weights.items()}
     total = {name: torch.zeros_like(value) for name, value in weights.items()}
-    counts = torch.zeros(len(named), dtype=torch.float64)
+    counts, ends = torch.zeros(len(named), dtype=torch.float64), [torch.empty(0)] * len(named)
     for some in alike(named):
         ids = torch.stack([named[index][0] for index in some])
         with _each(text) as each:
-            losses = losses_of(text, ids, [named[index][1] for index in some], own, counted.smoothing)
-            loss = (torch.stack([counted.shares[index] for index in some]).to(losses) * losses).sum()
+            losses, last = losses_of(text, ids, [named[index][1] for index in some], own)
+            loss = (torch.stack([shares[index] for index in some]).to(losses) * losses).sum()
             parts = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
         counts[some] = torch.stack(each).sum(0).sqrt().cpu()
+        for index, logits in zip(some, last.detach(), strict=True):
+            ends[index] = logits
         for name, part in zip(own, parts, strict=True):
             if part is not None:
                 total[name] += part
-    return total, (counts / counts.max().clamp(min=1e-300)).tolist()
+    return total, (counts / counts.max().clamp(min=1e-300)).tolist(), torch.stack(ends)
 
 
 def lengthened(
     text: TextModel,
     gradient: Mapping[str, Tensor],
     named: Sequence[Named],
-    counted: Counted,
+    counted: Shares,
     found: Recomputed,
-) -> tuple[list[Named], Counted]:
+) -> tuple[list[Named], Shares]:
     """Texts extended by a next token that the model is sure of, if the residual of the update has its trace.
 
     The position before such a token has almost no gradient, so it may lie outside the span although it was there.
     """
-    longer, more = list(named), list(counted.shares)
+    longer, more = list(named), list(counted)
     if not named or named[0][1] is not None:
         return longer, counted
-    chances, tokens = _last_logits(text, [ids for ids, _ in named]).softmax(-1).max(-1)
+    chances, tokens = found.ends.softmax(-1).max(-1)
     sure = (chances >= _SURE).nonzero().squeeze(1).tolist()
     if not sure:
         return longer, counted
@@ -136,7 +139,7 @@ def lengthened(
     }
     own = {name: text.model.get_parameter(name) for name in rest}
     for index in sure:
-        (ids, _), shares, token = named[index], counted.shares[index], tokens[index]
+        (ids, _), shares, token = named[index], counted[index], tokens[index]
         answer = text.logits(ids[None])[0, -1]
         parts = torch.autograd.grad(
             float(shares[-1]) * found.held.scale * cross_entropy(answer[None], token[None]),
@@ -153,7 +156,7 @@ def lengthened(
         if along > size / 2 and size > _SEEN:
             longer[index] = torch.cat([ids, token[None]]), None
             more[index] = torch.cat([shares, shares[-1:]])
-    return longer, Counted(tuple(more), counted.smoothing)
+    return longer, more
 
 
 @contextmanager
@@ -236,48 +239,46 @@ def verify_texts(
 
 def _proposals(
     text: TextModel, gradient: Mapping[str, Tensor], found: Sequence[Tensor]
-) -> Iterator[tuple[list[Named], Counted, bool]]:
+) -> Iterator[tuple[list[Named], Shares, bool]]:
     """Whole texts, the weight of each position, and whether their number is certain: equal weights, then fitted."""
     if not found:
         return
-    with torch.no_grad():
-        answer = text.logits(found[0][None])
-    if answer.ndim == 2:
-        labelled = [(sequence, label) for sequence in found for label in range(answer.shape[-1])]
-        yield count_once(labelled, *fit_shares(text, gradient, labelled))
+    if text.classes is not None:
+        labelled: list[Named] = [(ids, label) for ids in found for label in range(text.classes)]
+        yield count_once(labelled, fit_shares(text, gradient, labelled))
         return
     begun: list[Named] = [(torch.cat([one, one.new_tensor([OPEN])]), None) for one in found]
-    named = _with_last_tokens(text, gradient, begun, Counted.alike(begun), 1)
-    yield named, Counted.alike(named), True
+    named = _with_last_tokens(text, gradient, begun, equal_shares(begun), 1)
+    yield named, equal_shares(named), True
     named = _with_last_tokens(text, gradient, begun, fit_begun(text, gradient, begun), _LABELS)
-    yield count_once(named, *fit_shares(text, gradient, named))
+    yield count_once(named, fit_shares(text, gradient, named))
 
 
 def _proposals_of_steps(
     text: TextModel, gradient: Mapping[str, Tensor], found: Sequence[Tensor]
-) -> Iterator[tuple[list[Named], Counted, bool]]:
+) -> Iterator[tuple[list[Named], Shares, bool]]:
     """The same for several steps, which depend on the weight of each position: the usual means are tried.
 
     A fit to the first step decides which positions count, and which label a text has.
     """
     fitted = list(_proposals(text, gradient, found))
     for named, counted, _ in [fitted[0], fitted[-1]] if fitted else []:
-        largest = max((float(shares.max()) for shares in counted.shares), default=0.0)
-        marks = [(shares > _COUNTS * largest).double() for shares in counted.shares]
+        largest = max((float(shares.max()) for shares in counted), default=0.0)
+        marks = [(shares > _COUNTS * largest).double() for shares in counted]
         kept = [index for index, mark in enumerate(marks) if mark.any()]
         if kept:
             texts, counting = [named[index] for index in kept], [marks[index] for index in kept]
             total = sum(float(mark.sum()) for mark in counting)
-            yield texts, Counted(tuple(mark / total for mark in counting)), True
+            yield texts, [mark / total for mark in counting], True
             if len({float(mark.sum()) for mark in counting}) > 1:
-                yield texts, Counted(tuple(mark / mark.sum() / len(kept) for mark in counting)), True
+                yield texts, [mark / mark.sum() / len(kept) for mark in counting], True
 
 
 def _explaining(
     text: TextModel,
     gradient: Mapping[str, Tensor],
     named: Sequence[Named],
-    counted: Counted,
+    counted: Shares,
     rounding: Rounding,
     *,
     training: LocalTraining,
@@ -305,15 +306,17 @@ def _explaining(
 
 
 def _with_last_tokens(
-    text: TextModel, gradient: Mapping[str, Tensor], begun: Sequence[Named], counted: Counted, most: int
+    text: TextModel, gradient: Mapping[str, Tensor], begun: Sequence[Named], shares: Shares, most: int
 ) -> list[Named]:
     """Texts with their last token, read off the rows of the output layer that the rest does not explain."""
     parameters = {name: p for name, p in text.model.named_parameters() if name in gradient}
     head = _output_weight(text, parameters)
-    loss = torch.zeros((), device=text.device)
+    loss, ends = torch.zeros((), device=text.device), [torch.empty(0)] * len(begun)
     for some in alike(begun):
-        losses = losses_of(text, torch.stack([begun[index][0] for index in some]), [None])
-        loss = loss + (torch.stack([counted.shares[index] for index in some]).to(losses) * losses).sum()
+        losses, last = losses_of(text, torch.stack([begun[index][0] for index in some]), [None])
+        loss = loss + (torch.stack([shares[index] for index in some]).to(losses) * losses).sum()
+        for index, logits in zip(some, last.detach(), strict=True):
+            ends[index] = logits
     used = {head: parameters[head]} if head is not None else parameters
     made = torch.autograd.grad(loss, list(used.values()), allow_unused=True)
     explained = {
@@ -335,7 +338,7 @@ def _with_last_tokens(
         large = sizes > _LARGE * sizes.max()  # rows that are nearly zero say little about the scale
         share = ((rows * own).sum(1) / sizes.square())[large].median()
         # What is left is −Σ over texts of (row of the last token) × (what the output layer reads there): solve for all.
-        hidden = torch.stack(_last_hidden(text, head, prefixes), 1)
+        hidden = torch.stack(_last_hidden(text, head, prefixes, torch.stack(ends).double()), 1)
         pulls = ((own - rows / share) @ torch.linalg.pinv(hidden, rtol=1e-5).mT).unbind(1)
     return [
         (torch.cat([prefix, token[None].to(prefix)]), None)
@@ -376,15 +379,14 @@ def _output_weight(text: TextModel, parameters: Mapping[str, Tensor]) -> str | N
     return rows[-1] if rows else None
 
 
-def _last_hidden(text: TextModel, head: str, prefixes: Sequence[Tensor]) -> list[Tensor]:
-    """The input of the output matrix at the last position of each, by least squares from the logits.
+def _last_hidden(text: TextModel, head: str, prefixes: Sequence[Tensor], said: Tensor) -> list[Tensor]:
+    """The input of the output matrix at the last position of each, by least squares from the logits `said`.
 
     If the logits have a bias or a cap, the derivative of a logit is used instead.
     """
     weight = text.model.get_parameter(head)
     matrix = weight.detach().double()
     square = torch.linalg.cholesky_ex(matrix.mT @ matrix).L
-    said = _last_logits(text, prefixes).double()
     solved = torch.cholesky_solve((said @ matrix).mT, square).mT
     off = (solved @ matrix.mT - said).norm(dim=1) > 1e-3 * said.norm(dim=1)
     found = []
@@ -396,16 +398,6 @@ def _last_hidden(text: TextModel, head: str, prefixes: Sequence[Tensor]) -> list
         else:
             found.append(hidden)
     return found
-
-
-@torch.no_grad()
-def _last_logits(text: TextModel, sequences: Sequence[Tensor]) -> Tensor:
-    """The logits at the last position of each, `(sequences, vocabulary)`, batched by length."""
-    found: dict[int, Tensor] = {}
-    for some in alike([(ids, None) for ids in sequences]):
-        said = text.logits(torch.stack([sequences[index] for index in some]))[:, -1]
-        found |= dict(zip(some, said, strict=True))
-    return torch.stack([found[index] for index in range(len(sequences))])
 
 
 @final
@@ -423,10 +415,9 @@ class TokenReader:
 
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
         """A caveat if the layers are too narrow to distinguish texts."""
-        text = self.text(mechanism)
         for index in range(len(gradients)):
             one = {name: values[index] for name, values in gradients.tensors.items()}
-            precision = self.precision([one], mechanism)
+            text, precision = self.read_at(one, mechanism.sent.rounding)
             for layer, which in (("first", text.first), ("second", text.second)):
                 span = text.span(which, one, precision)
                 if not span.tells:
@@ -443,7 +434,7 @@ class TokenReader:
         self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
     ) -> list[Texts]:
         """By the whole update, in either sign if none was declared: spans and proposals are the same."""
-        text, sent, found = self.text(mechanism), mechanism.sent, []
+        sent, found = mechanism.sent, []
         for index, sequences in enumerate(guess.records.features):
             named = [ids[ids >= 0] for ids in sequences if claims and (ids >= 0).any()]
             tokens = int(guess.diagnostics["tokens_in_batch"][index])
@@ -451,7 +442,7 @@ class TokenReader:
             for sign in (1,) if sent.sign_is_known else (1, -1):
                 one = {name: sign * values[index] for name, values in gradients.tensors.items()}
                 tried = verify_texts(
-                    text, one, named, rounding=sent.rounding, tokens=tokens, training=sent.training
+                    self.model, one, named, rounding=sent.rounding, tokens=tokens, training=sent.training
                 )
                 if best is None or tried.explains_all:
                     best = replace(tried, sign=sign)
@@ -465,8 +456,7 @@ class TokenReader:
         self, gradient: Mapping[str, Tensor], rounding: Rounding
     ) -> tuple[dict[str, Tensor], float]:
         """An update of one step without a decay of the weights, and that decay."""
-        text = replace(self.model, is_difference=bool(rounding.tensors))
-        precision = self.coarseness([dict(gradient)], rounding)
+        text, precision = self.read_at(gradient, rounding)
         weights = {name: value.detach() for name, value in text.model.named_parameters()}
         return without_decay(
             gradient,
@@ -480,30 +470,21 @@ class TokenReader:
     def check(self, mechanism: SharedGradient) -> None:
         """Any optimiser is accepted: whether the span survives is seen when it is read."""
 
-    def text(self, mechanism: SharedGradient) -> TextModel:
-        """The model, with the rounding of its updates."""
-        return replace(self.model, is_difference=mechanism.sent.is_difference)
-
-    def precision(self, gradients: Sequence[dict[str, Tensor]], mechanism: SharedGradient) -> float:
-        """How coarse the layers are whose spans are read."""
-        return self.coarseness(gradients, mechanism.sent.rounding)
-
-    def coarseness(self, gradients: Sequence[dict[str, Tensor]], rounding: Rounding) -> float:
-        """The same, from the rounding of their numbers."""
-        read = {*self.model.first.weights(gradients[0]), *self.model.second.weights(gradients[0])}
-        layers = [{name: value for name, value in one.items() if name in read} for one in gradients]
-        told = layers if any(value.any() for value in layers[0].values()) else gradients
-        return coarsest(told, rounding)
+    def read_at(self, gradient: Mapping[str, Tensor], rounding: Rounding) -> tuple[TextModel, float]:
+        """The model with the rounding of its updates, and how coarse the layers are whose spans are read."""
+        names = {*self.model.first.weights(gradient), *self.model.second.weights(gradient)}
+        layers = {name: value for name, value in gradient.items() if name in names}
+        told = layers if any(value.any() for value in layers.values()) else gradient
+        return replace(self.model, is_difference=bool(rounding.tensors)), coarsest([told], rounding)
 
     def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
         """Texts as ids; −1 fills the rest. The last token of a language model's texts is a label only."""
-        text = self.text(mechanism)
         name = name_sequences if mechanism.sent.training.steps == 1 else name_after_steps
         ids = torch.full((len(release), _TEXTS, effort.longest), -1)
         tokens = torch.zeros(len(release), dtype=torch.int64)
         for trial in range(len(release)):
             gradient = {name: values[trial] for name, values in release.tensors.items()}
-            precision = self.precision([gradient], mechanism)
+            text, precision = self.read_at(gradient, mechanism.sent.rounding)
             found, tokens[trial] = name(text, gradient, precision=precision, longest=effort.longest)
             for slot, sequence in enumerate(found[:_TEXTS]):
                 ids[trial, slot, : len(sequence)] = sequence

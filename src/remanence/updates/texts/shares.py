@@ -7,9 +7,7 @@ products of all pairs. Where that layer has no gradient, as in adapters, every p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Mapping, Sequence
 
 import torch
 from scipy.optimize import nnls
@@ -20,59 +18,40 @@ from remanence.updates.texts.model import TextModel
 
 OPEN = -1  # a token that is not known yet: as a label it counts for nothing
 _AT_ONCE = 1024  # tokens whose gradient is computed at once
-_ONE_BY_ONE = 512  # places that are computed by themselves at most
 _LOOKED_AT = 2**18  # numbers of the update that shares are fitted to; all are recomputed afterwards
 _NONE = 1e-3  # of the largest share: places with less have none
 _LABEL = 1e-6  # the same for the labels of a classifier, which smoothing gives little to
 _FAINT = 1e-5  # of the largest gradient: places with less take any share
-_ROUNDS = 4  # of solving for shares and the smoothing of labels in turn
 _ALIKE = 1e-2  # shares that differ by less were the same before rounding
 _LEAST = 1e-12  # of the largest eigenvalue of all products: directions below say nothing
 
 Named = tuple[Tensor, int | None]  # a text, and its label where a classifier read it
+Shares = Sequence[Tensor]  # the loss weight of each position of each text; for a classifier, of each text
 
 
-@final
-@dataclass(frozen=True)
-class Counted:
-    """The loss weight of each position of each text (for a classifier, of each text). Labels may be smoothed."""
-
-    shares: tuple[Tensor, ...]
-    smoothing: float = 0.0
-
-    @classmethod
-    def alike(cls, named: Sequence[Named]) -> Counted:
-        """All places count the same, as in a mean over tokens."""
-        return cls(tuple(torch.ones(places(one), dtype=torch.float64) for one in named))
-
-
-def places(named: Named) -> int:
-    """How many losses a text has: one for each token but the first, or one for its label."""
-    sequence, label = named
-    return len(sequence) - 1 if label is None else 1
+def equal_shares(named: Sequence[Named]) -> list[Tensor]:
+    """All places count the same, as in a mean over tokens."""
+    counts = (len(ids) - 1 if label is None else 1 for ids, label in named)
+    return [torch.ones(count, dtype=torch.float64) for count in counts]
 
 
 def losses_of(
-    text: TextModel,
-    ids: Tensor,
-    labels: Sequence[int | None],
-    weights: Mapping[str, Tensor] | None = None,
-    smoothing: float = 0.0,
-) -> Tensor:
-    """Of texts of one length, place by place; or of their labels."""
+    text: TextModel, ids: Tensor, labels: Sequence[int | None], weights: Mapping[str, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Losses of texts of one length, place by place, or of their labels; and the logits at the last place."""
     given = [label for label in labels if label is not None]
     if given:
-        wanted = torch.tensor(given, device=text.device)
         answers = text.logits(ids, weights)
-        return cross_entropy(answers, wanted, reduction="none", label_smoothing=smoothing)[:, None]
-    answers, wanted = text.logits(ids[:, :-1], weights), ids[:, 1:]
+        wanted = torch.tensor(given, device=text.device)
+        return cross_entropy(answers, wanted, reduction="none")[:, None], answers
+    wanted = ids[:, 1:]
     if (wanted == OPEN).any():
+        answers = text.logits(ids[:, :-1], weights)
         labelled = answers.gather(2, wanted.clamp(min=0)[..., None])[..., 0]
-        return answers.logsumexp(-1) - labelled.where(wanted != OPEN, 0.0)
-    losses = cross_entropy(
-        answers.flatten(0, 1), wanted.flatten(), reduction="none", label_smoothing=smoothing
-    )
-    return losses.view_as(wanted)
+        return answers.logsumexp(-1) - labelled.where(wanted != OPEN, 0.0), answers[:, -1]
+    answers = text.logits(ids, weights)
+    losses = cross_entropy(answers[:, :-1].flatten(0, 1), wanted.flatten(), reduction="none")
+    return losses.view_as(wanted), answers[:, -1]
 
 
 def alike(named: Sequence[Named]) -> list[list[int]]:
@@ -87,46 +66,19 @@ def alike(named: Sequence[Named]) -> list[list[int]]:
     ]
 
 
-@dataclass(frozen=True)
-class _Equations:
-    """Inner products of the gradients of all pairs of positions, and of each with the update."""
-
-    products: Tensor
-    sent: Tensor
-    smoothing: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]] | None = None  # the same for smoothed labels
-
-    @property
-    def faint(self) -> Tensor:
-        """Places with almost no gradient, because the model is sure of the next token."""
-        sizes = self.products.diagonal().cpu()
-        return sizes <= _FAINT**2 * sizes.max()
-
-    def solved(self) -> tuple[Tensor, float]:
-        """Non-negative shares, and the label smoothing."""
-        shares, smoothing = _not_negative(self.products, self.sent), 0.0
-        for _ in range(_ROUNDS if self.smoothing else 0):
-            assert self.smoothing is not None
-            beside, own, sent = self.smoothing(shares)
-            above = torch.cat([self.products, beside[:, None]], 1)
-            products = torch.cat([above, torch.cat([beside, own[None]])[None]])
-            *found, smoothing = _not_negative(products, torch.cat([self.sent, sent[None]])).tolist()
-            shares = torch.tensor(found, dtype=torch.float64)
-        return shares, smoothing
-
-
-def fit_shares(
-    text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named]
-) -> tuple[list[Tensor], float]:
-    """The weight of each position of the texts that reproduces the update, and the label smoothing.
+def fit_shares(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named]) -> list[Tensor]:
+    """The weight of each position of the texts that reproduces the update.
 
     Positions with a common prefix are the same position: each gets their total weight.
     """
     numbers = _numbered(named)
-    equations = _local(text, gradient, named, numbers) or _one_by_one(text, gradient, named, numbers)
-    shares, smoothing = equations.solved()
+    products, sent = _local(text, gradient, named, numbers) or _one_by_one(text, gradient, named, numbers)
+    shares = _not_negative(products, sent)
+    sizes = products.diagonal().cpu()
+    faint = sizes <= _FAINT**2 * sizes.max()  # the model is sure of the next token
     least = _NONE if named[0][1] is None else _LABEL
-    shares = _evened(shares.where(shares > least * shares.max(), 0.0), numbers, equations.faint)
-    return [shares[one] for one in numbers], round(smoothing, 3) if smoothing > _NONE else 0.0
+    shares = _evened(shares.where(shares > least * shares.max(), 0.0), numbers, faint)
+    return [shares[one] for one in numbers]
 
 
 def _numbered(named: Sequence[Named]) -> list[list[int]]:
@@ -140,19 +92,17 @@ def _numbered(named: Sequence[Named]) -> list[list[int]]:
     return numbers
 
 
-def fit_begun(text: TextModel, gradient: Mapping[str, Tensor], begun: Sequence[Named]) -> Counted:
+def fit_begun(text: TextModel, gradient: Mapping[str, Tensor], begun: Sequence[Named]) -> Shares:
     """The same for texts whose last token is open: it counts as the token before it does."""
-    together, _ = fit_shares(text, gradient, begun)
+    together = fit_shares(text, gradient, begun)
     counting = torch.cat(together)
     usual = counting[counting > 0].median() if (counting > 0).any() else counting.new_ones(())
     for shares in together:
         shares[-1] = shares[-2] if len(shares) > 1 and shares[-2] > 0 else usual
-    return count_once(begun, together, 0.0)[1]
+    return count_once(begun, together)[1]
 
 
-def count_once(
-    named: Sequence[Named], together: Sequence[Tensor], smoothing: float
-) -> tuple[list[Named], Counted, bool]:
+def count_once(named: Sequence[Named], together: Shares) -> tuple[list[Named], Shares, bool]:
     """Texts that count up to their ends; the weight of shared positions goes to the first text that has them.
 
     Also whether their number is certain: not if one of them may continue as another, or a text has two labels.
@@ -181,7 +131,7 @@ def count_once(
         for one, (_, shares) in zip(_numbered(found), whole, strict=True)
         for number, share in zip(one, shares.tolist(), strict=True)
     )
-    return found, Counted(tuple(own), smoothing), is_certain
+    return found, own, is_certain
 
 
 def _not_negative(products: Tensor, sent: Tensor) -> Tensor:
@@ -222,8 +172,11 @@ def _evened(shares: Tensor, numbers: Sequence[Sequence[int]], faint: Tensor) -> 
 
 def _local(
     text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named], numbers: Sequence[Sequence[int]]
-) -> _Equations | None:
-    """The equations of the last layer before the output; None where it has no gradient, or places mix behind it."""
+) -> tuple[Tensor, Tensor] | None:
+    """Inner products of the gradients of all pairs of places, and of each with the update, in the last inner layer.
+
+    None where that layer has no gradient, or places mix behind it.
+    """
     if f"{text.last}.weight" not in gradient or named[0][1] is not None:
         return None
     layer = text.model.get_submodule(text.last)
@@ -231,7 +184,6 @@ def _local(
     sent = sent if isinstance(layer, nn.Linear) else sent.mT
     count = 1 + max(max(one) for one in numbers)
     read, pulls = sent.new_zeros(count, sent.shape[1]), sent.new_zeros(count, sent.shape[0])
-    smooth = torch.zeros_like(pulls)
     seen: list[tuple[Tensor, Tensor]] = []
 
     def note(_: nn.Module, arguments: tuple[Tensor, ...], made: Tensor) -> Tensor:
@@ -242,40 +194,32 @@ def _local(
     try:
         for some in alike(named):
             seen.clear()
-            ids = torch.stack([named[index][0] for index in some])
-            losses = losses_of(text, ids, [None] * len(some))
-            smoothed = losses_of(text, ids, [None] * len(some), smoothing=0.5)
-            if len(seen) != 2:
+            losses, _ = losses_of(text, torch.stack([named[index][0] for index in some]), [None])
+            if len(seen) != 1:
                 return None
-            (entered, made), (_, made_too) = seen
+            ((entered, made),) = seen
+            places = losses.shape[1]
             mixed = torch.autograd.grad(losses[:, -1].sum(), made, retain_graph=True)[0]
-            if mixed[:, :-1].any():
+            if mixed[:, : places - 1].any():
                 return None
             at = torch.tensor([numbers[index] for index in some]).flatten().to(text.device)
-            read[at] = entered.double().flatten(0, 1)
-            pulls[at] = torch.autograd.grad(losses.sum(), made)[0].double().flatten(0, 1)
-            smooth[at] = torch.autograd.grad(smoothed.sum(), made_too)[0].double().flatten(0, 1)
+            pulled = torch.autograd.grad(losses.sum(), made)[0]
+            read[at] = entered[:, :places].double().flatten(0, 1)
+            pulls[at] = pulled[:, :places].double().flatten(0, 1)
     finally:
         handle.remove()
-    smooth = 2 * (smooth - pulls)  # what smoothing adds, at 1
-
-    def smoothing(shares: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        column = smooth.mT @ (shares.to(read)[:, None] * read)
-        return ((pulls @ column) * read).sum(1), column.square().sum(), (column * sent).sum()
-
     ends = [one[-1] for (sequence, _), one in zip(named, numbers, strict=True) if sequence[-1] == OPEN]
     if ends:  # whatever the open places make lies along what was read there: look across it
         along = torch.linalg.svd(read[ends], full_matrices=False).Vh
         sent, read = (values - (values @ along.mT) @ along for values in (sent, read))
         read[ends] = 0.0
-    products = (pulls @ pulls.mT) * (read @ read.mT)
-    return _Equations(products, ((pulls @ sent) * read).sum(1), None if ends else smoothing)
+    return (pulls @ pulls.mT) * (read @ read.mT), ((pulls @ sent) * read).sum(1)
 
 
 def _one_by_one(
     text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named], numbers: Sequence[Sequence[int]]
-) -> _Equations:
-    """The equations of the layers whose spans were used, from the gradient of every place."""
+) -> tuple[Tensor, Tensor]:
+    """The same in the layers whose spans were used, from the gradient of every place."""
     names = [*text.first.weights(gradient), *text.second.weights(gradient)]
     parameters = [text.model.get_parameter(name) for name in names]
     generator = torch.Generator().manual_seed(0)
@@ -291,9 +235,9 @@ def _one_by_one(
     for (sequence, label), one in zip(named, numbers, strict=True):
         if not set(one) - rows.keys():
             continue
-        losses = losses_of(text, sequence[None], [label])[0]
-        for loss, number in zip(losses, one, strict=True):
+        losses, _ = losses_of(text, sequence[None], [label])
+        for loss, number in zip(losses[0], one, strict=True):
             if number not in rows:
                 rows[number] = flat(torch.autograd.grad(loss, parameters, retain_graph=True))
     stacked = torch.stack([rows[number] for number in range(len(rows))])
-    return _Equations(stacked @ stacked.mT, stacked @ flat([gradient[name] for name in names]))
+    return stacked @ stacked.mT, stacked @ flat([gradient[name] for name in names])
