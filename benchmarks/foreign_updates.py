@@ -34,9 +34,8 @@ from remanence.updates.declared import Declared
 from remanence.updates.dense.layers import head_inputs
 from remanence.updates.dense.proofs import Proof
 from remanence.updates.dense.reader import DenseReader
-from remanence.updates.inspection import Subject
+from remanence.updates.inspection import open_update
 from remanence.updates.inspection import read as read_all
-from remanence.updates.opening import belongs, opened, recognise
 from remanence.updates.patches.reader import Pictures
 from remanence.updates.shared_gradient import Effort, SharedGradient
 from remanence.updates.texts.reader import Texts
@@ -262,14 +261,13 @@ class Read:
 def read(kind: str, setting: Setting, update: dict[str, Tensor]) -> Read:
     """As `remanence update` does, without a control; claims that no record of the batch accounts for are false."""
     network, shape = setting.network, tuple(setting.inputs.shape[1:])
-    reader, declared = recognise(network, shape), Declared(input_shape=shape)
+    sent = {name: value.to(setting.dtype) for name, value in update.items()}
     try:
-        found = opened(network, {n: v.to(setting.dtype) for n, v in update.items()}, declared)
-        found = belongs(reader, network, found, declared)
+        subject = open_update(network, sent, Declared(input_shape=shape))
     except MisfitError:
         return Read("refused")
+    reader, (found,) = subject.reader, subject.updates
     said = "read" if found.disturbed is None else "compressed"
-    subject = Subject(network, reader, [found], declared)
     if isinstance(reader, DenseReader):
         (proof,) = read_all(subject)
         assert isinstance(proof, Proof)

@@ -126,7 +126,8 @@ def batch(options: argparse.Namespace, vocabulary: int, seed: int) -> Tensor:
 def tokens(options: argparse.Namespace) -> None:
     model = make_model(options).to(options.device)
     text, clock = text_model(model), time.perf_counter if options.device == "cuda" else time.process_time
-    names = "tokens  texts  exact  proven  false     left  seconds   DAGER: texts but for the last token  seconds  ours/DAGER"
+    names = "tokens  texts  exact  proven  false     left  seconds"
+    names += "   DAGER: texts but for the last token  seconds  ours over theirs" * options.dager
     print(f"{type(model).__name__}, {options.hidden} dimensions, {options.device}\n{names}", flush=True)
     for seed in range(options.first, options.first + options.batches):
         ids = batch(options, text.vocabulary, seed)

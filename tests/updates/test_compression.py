@@ -13,9 +13,7 @@ from remanence.core.exceptions import MisfitError
 from remanence.updates.declared import Declared
 from remanence.updates.dense.belonging import compression_of, realised_noise
 from remanence.updates.dense.layers import dense_head
-from remanence.updates.inspection import Subject, inspect
-from remanence.updates.opening import belongs, recognise
-from remanence.updates.opening import opened as opened_as
+from remanence.updates.inspection import inspect, open_update
 
 
 def codes(values, levels):
@@ -72,10 +70,7 @@ def test_codes_and_signs_are_seen_and_data_with_few_numbers_are_no_compression(k
 
 
 def opened(network, update):
-    reader, declared = recognise(network), Declared()
-    return Subject(
-        network, reader, [belongs(reader, network, opened_as(network, update, declared), declared)], declared
-    )
+    return open_update(network, update, Declared())
 
 
 def claimed(subject):
@@ -148,7 +143,10 @@ def test_declared_noise_is_measured_and_has_a_ceiling(folder, capsys, monkeypatc
     assert not (folder / "result").exists()
     code, out, _ = run(capsys, monkeypatch, "net.py:dense", *options, "--noise-multiplier", "3", "--json")
     assert code == 3
-    (bound,) = json.loads(out)["bounds"]
+    document = json.loads(out)
+    mechanism = document["threat_model"]["mechanism"]
+    assert (mechanism["noise_multiplier"], mechanism["max_grad_norm"]) == (3.0, 1.0)
+    (bound,) = document["bounds"]
     assert bound["success"] == pytest.approx(0.5 * math.erfc(-(-1.2815516 + 1 / 3) / 2**0.5), abs=1e-3)
 
 

@@ -17,9 +17,8 @@ from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import reconstruct
 from remanence.updates.dense.proofs import Proposal, verify, verify_rows
 from remanence.updates.dense.reader import Own
-from remanence.updates.inspection import Subject
+from remanence.updates.inspection import open_update
 from remanence.updates.inspection import read as read_whole
-from remanence.updates.opening import belongs, opened, recognise
 from remanence.updates.rounding import Rounding
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -380,11 +379,8 @@ def test_without_a_bias_three_classes_prove_no_input_whose_label_was_mixed(depth
 def test_a_batch_is_proven_by_the_client_s_own_module(monkeypatch):
     """Layers that were taken for what they are not prove nothing, whatever their formulas say."""
     network, inputs, labels = subject(count=4, seed=3)
-    declared, reader = Declared(), recognise(network)
-    update = belongs(
-        reader, network, opened(network, gradient_of(network, inputs, labels), declared), declared
-    )
-    (proof,) = read_whole(Subject(network, reader, [update], declared))
+    opened = open_update(network, gradient_of(network, inputs, labels), Declared())
+    (proof,) = read_whole(opened)
     assert (proof.count, proof.batch_size) == (4, 4)
 
     class Other(nn.Module):
@@ -402,5 +398,5 @@ def test_a_batch_is_proven_by_the_client_s_own_module(monkeypatch):
     monkeypatch.setattr(Other, "forward", lambda self, x: self.inner(x) * 1.001)
     assert not one.agrees(records)
     monkeypatch.setattr(Own, "agrees", lambda *_: False)
-    (proof,) = read_whole(Subject(network, reader, [update], declared))
+    (proof,) = read_whole(opened)
     assert proof.count == 0

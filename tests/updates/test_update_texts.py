@@ -10,9 +10,9 @@ from remanence.core.releases import Gradient
 from remanence.game import play
 from remanence.results.verdict import Policy
 from remanence.updates.captured import Captured
-from remanence.updates.declared import Declared, LocalTraining
+from remanence.updates.declared import Declared, LocalTraining, Noise
 from remanence.updates.files import rounding_of_difference
-from remanence.updates.inspection import Subject, inspect
+from remanence.updates.inspection import Subject, inspect, open_update
 from remanence.updates.opening import Update, belongs, recognise
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import SharedGradient
@@ -349,6 +349,12 @@ def test_what_a_text_counts_follows_its_share():
     assert found.held.left < 1e-4
     assert min(found.counts[:2]) > 0.1
     assert found.counts[2] < 1e-4
+
+
+def test_noise_that_cannot_be_tested_is_refused():
+    model = Tiny().eval()
+    with pytest.raises(InputError, match="cannot be tested"):
+        open_update(model, update(model, texts(2)), Declared(batch_size=2, noise=Noise(1.0, 1.0)))
 
 
 def test_the_game_counts_proven_texts_and_the_control_has_none():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,67 +16,59 @@ from remanence.core.checks import exactly_one
 from remanence.core.exceptions import InputError
 
 
-@options()
+@options("What left the client, or is about to")
 class Sent:
-    """What left the client, or is about to."""
+    """The files."""
 
     gradients: Annotated[
         list[Path] | None,
         "--gradient",
-        "A captured gradient or update, .safetensors or a state dict; repeatable.",
+        "A gradient, or new weights minus old ones: .safetensors, .npz or a state dict. Repeatable.",
     ] = None
     before: Annotated[
-        Path | None,
-        "--before",
-        "--weights",
-        "The weights that the update was made from.",
-        "the factory's",
+        Path | None, "--before", "--weights", "The weights that the update was made from.", "the factory's"
     ] = None
     after: Annotated[
-        list[Path] | None, "A client's weights after the round, instead of an update; repeatable."
+        list[Path] | None, "A client's weights after the round, instead of an update. Repeatable."
     ] = None
     batch: Annotated[Path | None, "Your own batch instead: an .npz file with inputs and labels."] = None
-
-
-@options()
-class Client:
-    """What is known about the client."""
-
-    learning_rate: Annotated[
-        float | None,
-        "The client's. The file then holds new weights minus old ones. If omitted, the scale is solved for.",
-    ] = None
-    local_steps: Annotated[int, "How many steps the client took."] = 1
-    momentum: Annotated[float, "The client's momentum over these steps."] = 0.0
-    weight_decay: Annotated[float, "The client's, for several steps. For one it is solved for."] = 0.0
-    optimizer: Annotated[str, "The client's optimiser: sgd, adam or adamw."] = "sgd"
-    batch_size: Annotated[int | None, "How many samples are behind each update.", "the proven number"] = None
-    noise_multiplier: Annotated[float | None, "The client's Gaussian noise, in units of --max-grad-norm."] = (
+    input_shape: Annotated[str | None, "Shape of one input, as in 3,32,32.", "the batch's, or a vector"] = (
         None
     )
+
+
+@options("What is known about the client")
+class Client:
+    """Declared training and noise."""
+
+    learning_rate: Annotated[
+        float | None, "With it, a --gradient is new weights minus old ones.", "solved for"
+    ] = None
+    local_steps: Annotated[int, "How many steps the client took, all on one batch."] = 1
+    optimizer: Annotated[str, "sgd, adam or adamw."] = "sgd"
+    momentum: Annotated[float, "Of SGD, over several steps."] = 0.0
+    weight_decay: Annotated[float, "Over several steps; for one step it is solved for."] = 0.0
+    batch_size: Annotated[int | None, "How many samples are behind each update.", "the proven number"] = None
+    noise_multiplier: Annotated[float | None, "Gaussian noise, in units of --max-grad-norm."] = None
     max_grad_norm: Annotated[float, "The norm that each record's gradient was clipped to."] = 1.0
 
 
-@options()
+@options("The adversary")
 class Effort:
-    """The adversary, and the limit."""
+    """What is allowed for."""
 
-    candidates: Annotated[int, "For ceilings: the length of the adversary's shortlist of candidates."] = 10
+    candidates: Annotated[int, "For the ceiling of noise: the length of their shortlist of candidates."] = 10
     longest: Annotated[int, "For transformers: the most tokens that a text may have."] = 64
 
 
 def update(
     model: Annotated[
-        str | None,
+        str,
         typer.Argument(
             help="path/to/file.py:factory, where factory() returns the network (a torch.nn.Module)."
         ),
-    ] = None,
+    ],
     *,
-    factory: Annotated[str | None, "--model", "The network, as an option."] = None,
-    input_shape: Annotated[
-        str | None, "Shape of one input, as in 3,32,32.", "the batch's, or a vector"
-    ] = None,
     sent: Sent,
     client: Client,
     effort: Effort,
@@ -98,9 +89,10 @@ def update(
     from remanence.updates.leak_map import leak_map_picture, leak_table, proven_sentence, tokens_sentence
     from remanence.updates.opening import open_network
 
-    network = _one_model(model, factory)
     updates, weights_after = list(sent.gradients or []), list(sent.after or [])
-    _check_inputs(updates + weights_after, sent.batch)
+    given = {"an update (--gradient, or --before and --after)": updates + weights_after or None}
+    hint = "--gradient for a captured update, --batch for one that is about to be sent"
+    exactly_one({**given, "--batch": sent.batch}, hint)
     declared = Declared(
         LocalTraining(
             client.local_steps,
@@ -111,17 +103,17 @@ def update(
         ),
         client.batch_size,
         sent.before,
-        _shape(input_shape),
+        _shape(sent.input_shape),
         None if client.noise_multiplier is None else Noise(client.noise_multiplier, client.max_grad_norm),
         effort.candidates,
     )
     policy = limit(shared.max_success) or Policy(set_by="default")
     first = sent.batch or (updates + weights_after)[0]
-    folder = shared.out or default_folder(f"{network}-{first.name}")
+    folder = shared.out or default_folder(f"{model}-{first.name}")
     check_writable(folder)
     with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
         result = audit_files(
-            open_network(network, declared),
+            open_network(model, declared),
             declared,
             updates=updates,
             after=weights_after,
@@ -129,7 +121,7 @@ def update(
             policy=policy,
             seed=shared.seed,
             device=compute_device(shared.device),
-            target=network,
+            target=model,
             longest=effort.longest,
         )
     leaks = result.subject["leak_map"]
@@ -142,17 +134,6 @@ def update(
             out.print(part, highlight=False, soft_wrap=True)
 
     finish(result, folder, shared, first=leaks_first)
-
-
-def _one_model(argument: str | None, option: str | None) -> str:
-    hint = "remanence update model.py:make --gradient update.safetensors"
-    exactly_one({"MODEL": argument, "--model": option}, hint)
-    return argument or option or ""
-
-
-def _check_inputs(updates: Sequence[Path], batch: Path | None) -> None:
-    given = {"an update (--gradient, or --before and --after)": updates or None, "--batch": batch}
-    exactly_one(given, "--gradient for a captured update, --batch for one that is about to be sent")
 
 
 def _shape(text: str | None) -> tuple[int, ...] | None:

@@ -25,6 +25,7 @@ from remanence.updates.parts import largest, row_slices, working
 from remanence.updates.rounding import Rounding
 
 _WRAPPERS = ("module.", "_orig_mod.")  # prefixes that DataParallel, DDP and torch.compile add to names
+_COMPUTED_WITH = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FEW = 4096  # numbers that are looked at first
 HOLDS_WEIGHTS = "{} holds weights, not an update: the network's own were subtracted."
 
@@ -126,14 +127,7 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
                 got=f"{tuple(gradient[name].shape)}",
                 hint="the network and the gradient must come from the same architecture",
             )
-        if not gradient[name].is_floating_point():
-            raise InputError(
-                f"The gradient of {name} holds whole numbers: {source}.",
-                needs="floating-point numbers, as the server computes with them",
-                got=str(gradient[name].dtype),
-                hint="multiply the codes by their scale first, as the server does, and save the product",
-            )
-        if torch.finfo(gradient[name].dtype).bits < 16:
+        if gradient[name].dtype not in _COMPUTED_WITH:
             raise InputError(
                 f"The gradient of {name} is in a format that is not used for computing: {source}.",
                 needs="float16, bfloat16, float32 or float64",
@@ -216,17 +210,9 @@ def rounding_of(tensors: Mapping[str, Tensor]) -> Rounding:
 
 def _holds(value: Tensor, coarse: torch.dtype) -> bool:
     """Whether a format keeps every number of a tensor; a few numbers are tried first."""
-    return (
-        all(
-            torch.equal(part.to(coarse).to(part), part)
-            for part in (
-                value.flatten()[:_FEW],
-                *(value.flatten(1)[rows] for rows in row_slices(value.flatten(1))),
-            )
-        )
-        if value.ndim > 1
-        else torch.equal(value.to(coarse).to(value), value)
-    )
+    rows = value.flatten(1) if value.ndim > 1 else value.reshape(1, -1)
+    parts = (rows.flatten()[:_FEW], *(rows[some] for some in row_slices(rows)))
+    return all(torch.equal(part.to(coarse).to(part), part) for part in parts)
 
 
 def rounding_of_difference(weights: Mapping[str, Tensor]) -> Rounding:

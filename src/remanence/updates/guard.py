@@ -16,11 +16,9 @@ from remanence.core.exceptions import InputError, RemanenceError
 from remanence.core.rates import SuccessRate
 from remanence.updates.caveats import UPDATE_NOISED
 from remanence.updates.declared import Declared
-from remanence.updates.dense.layers import DenseHead
 from remanence.updates.dense.reader import DenseReader
-from remanence.updates.inspection import Subject, read
-from remanence.updates.opening import Update, belongs, opened, recognise
-from remanence.updates.shared_gradient import Reader
+from remanence.updates.inspection import open_update, read
+from remanence.updates.opening import recognise
 
 
 def reason_to_withhold(
@@ -43,34 +41,23 @@ def reason_to_withhold(
         trained = {name: after[name] for name, value in model.named_parameters() if value.requires_grad}
         if all(torch.equal(value, before[name].to(value)) for name, value in trained.items()):
             return None
-        reader = recognise(model, declared.input_shape)
-        update = opened(model, trained, declared, is_after=True)
-        return _reason(
-            model, reader, belongs(reader, model, update, declared), declared, tested=allow_untested
-        )
+        subject = open_update(model, trained, declared, is_after=True)
+        if subject.disturbed is not None:
+            is_declared = subject.disturbed.id == UPDATE_NOISED.id
+            return None if is_declared else f"{subject.disturbed.id}: {subject.disturbed.seen}"
+        (proof,) = read(subject)
     except KeyError as error:
         return f"it lacks {error}"
     except (RemanenceError, RuntimeError) as error:
         return (str(error).splitlines() or ["it cannot be read"])[0]
-
-
-def _reason(
-    model: nn.Module, reader: Reader, update: Update, declared: Declared, *, tested: bool
-) -> str | None:
-    if update.disturbed is not None:
-        return (
-            None
-            if update.disturbed.id == UPDATE_NOISED.id
-            else f"{update.disturbed.id}: {update.disturbed.seen}"
-        )
-    (proof,) = read(Subject(model, reader, [update], declared))
+    reader = subject.reader
     if proof.count:
         return f"{proof.count} {reader.many} can be read off it"
     balances = (
         isinstance(reader, DenseReader) and reader.head.activation.is_kinked and len(reader.head.weights) > 1
     )
-    steps_fit = balances and declared.training.is_plain
-    return None if tested or steps_fit else "its declared training cannot be tested"
+    is_tested = balances and declared.training.is_plain
+    return None if is_tested or allow_untested else "its declared training cannot be tested"
 
 
 @final
@@ -88,38 +75,31 @@ class ExclusivityGuard:
     ([True, True], True, None)
 
     It counts exclusive neurons, which give a sample away at once, and costs next to nothing. This is not protection: a
-    batch smaller than the layer can be recovered whole without any (`is_low_rank`). With `thorough` it runs every
-    stage of the exact attack on the gradient and counts the proven records: call `allows` after `backward`. It then
-    also takes networks that read patches or tokens, and withholds a gradient that it cannot read. Even then only noise
-    has a proof. `allowed` is how many exposed samples a batch may have.
+    batch smaller than the layer can be recovered whole without any. With `thorough` it runs every stage of the exact
+    attack on the gradient and counts the proven records: call `allows` after `backward`. It then also takes networks
+    that read patches or tokens, and withholds a gradient that it cannot read. Even then only noise has a proof.
 
     All forward passes with gradients since the last decision count together, as when gradients are accumulated.
     Passes under `torch.no_grad()`, as in validation, do not count.
     """
 
-    def __init__(
-        self, model: nn.Module, example: Tensor | None = None, *, allowed: int = 0, thorough: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, example: Tensor | None = None, *, thorough: bool = False) -> None:
         shape = None if example is None else tuple(example.shape[1:])
-        self._reader = recognise(model, shape)
-        head = self._reader.head if isinstance(self._reader, DenseReader) else None
+        reader = recognise(model, shape)
+        self._head = reader.head if isinstance(reader, DenseReader) else None
         if not thorough:
-            if head is None:
+            if self._head is None:
                 raise InputError(
                     "No neuron of this network belongs to one sample.",
                     needs="a network that ends in dense layers with ReLU",
-                    got=f"a network that reads {self._reader.many}",
+                    got=f"a network that reads {reader.many}",
                     hint="thorough=True",
                 )
-            head.require_relu()
-        self.model, self.allowed, self.thorough, self._shape = model, allowed, thorough, shape
-        self._head: DenseHead | None = head
-        self.layer = "" if head is None else head.names[0]
-        self.smaller_side = 0 if head is None else min(head.independent_rows, head.weights[0].shape[1])
+            self._head.require_relu()
+        self.model, self.thorough, self._shape = model, thorough, shape
+        self.layer = "" if self._head is None else self._head.names[0]
         self.batches = self.batches_exposed = self.samples = self.samples_exposed = 0
-        self._seen: list[
-            Tensor
-        ] = []  # of each pass since the last decision: which samples have such a neuron
+        self._seen: list[Tensor] = []  # of each pass since the last decision: samples with such a neuron
         self._decided: Tensor | None = None
         self._handle: torch.utils.hooks.RemovableHandle | None = None
 
@@ -158,16 +138,11 @@ class ExclusivityGuard:
             )
         return self._decided
 
-    @property
-    def is_low_rank(self) -> bool:
-        """Whether the last batch is small enough for the low-rank attack, which needs no exclusive neuron."""
-        return len(self.exposed) < self.smaller_side
-
     def allows(self) -> bool:
         """Whether the gradient since the last decision may be sent; counts it for the report."""
         exposed = self.exposed
         count = self._proven() if self.thorough else int(exposed.sum())
-        fine = count is not None and count <= self.allowed
+        fine = count == 0
         self.batches, self.samples = self.batches + 1, self.samples + len(exposed)
         self.batches_exposed += not fine
         self.samples_exposed += len(exposed) if count is None else min(count, len(exposed))
@@ -186,15 +161,10 @@ class ExclusivityGuard:
                 hint="thorough=False checks only the forward pass",
             )
         try:
-            reader = recognise(self.model, self._shape)  # at the current weights
-            declared = Declared(input_shape=self._shape)
-            update = opened(self.model, gradient, declared)
-            found = belongs(reader, self.model, update, declared)
+            subject = open_update(self.model, gradient, Declared(input_shape=self._shape))
         except RemanenceError:
             return None
-        if found.disturbed is not None:
-            return None
-        return sum(proof.count for proof in read(Subject(self.model, reader, [found], declared)))
+        return None if subject.disturbed is not None else sum(proof.count for proof in read(subject))
 
     def withhold(self) -> bool:
         """Drop all gradients if the last batch must not be sent; returns whether it did."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from remanence.auditing import AuditResult, audit
 from remanence.bounds import Bound, gaussian
@@ -139,6 +139,15 @@ class Subject:
         )
 
 
+def open_update(
+    model: nn.Module, tensors: Mapping[str, Tensor], declared: Declared, *, is_after: bool = False
+) -> Subject:
+    """One update by name, or the weights `is_after` a round, tested against the declaration; `MisfitError` if not."""
+    reader = recognise(model, declared.input_shape)
+    update = opened(model, tensors, declared, is_after=is_after)
+    return Subject(model, reader, [belongs(reader, model, update, declared)], declared)
+
+
 def audit_files(
     model: nn.Module,
     declared: Declared,
@@ -205,11 +214,19 @@ def read(subject: Subject, effort: Effort | None = None) -> list[Proven]:
 
 def _released(subject: Subject, longest: int) -> tuple[SharedGradient, Gradient]:
     """The mechanism with its reader, and its updates; dense layers are a network of their own."""
-    reader, updates = subject.reader, subject.updates
+    reader, updates, noise = subject.reader, subject.updates, subject.declared.noise
+
+    def mechanism(read_by: Reader, *shape: int) -> SharedGradient:
+        norm, multiplier = (None, 0.0) if noise is None else (noise.max_grad_norm, noise.multiplier)
+        made = SharedGradient(
+            subject.model, shape, max_grad_norm=norm, noise_multiplier=multiplier, captured=subject.sent
+        )
+        return made.read_as(read_by)
+
     if not isinstance(reader, DenseReader):
         stacked = {name: torch.stack([one.gradient[name] for one in updates]) for name in updates[0].gradient}
         shape = reader.model.shape if isinstance(reader, PatchReader) else (longest,)
-        return SharedGradient(subject.model, shape, captured=subject.sent).read_as(reader), Gradient(stacked)
+        return mechanism(reader, *shape), Gradient(stacked)
     head, layers = _condensed(subject, reader.head)
     parts = {
         f"{index}.{name}": value
@@ -225,8 +242,7 @@ def _released(subject: Subject, longest: int) -> tuple[SharedGradient, Gradient]
     fits = [update.fit for update in updates if update.fit is not None and not update.decay]
     if len(fits) == len(updates):
         alone.note(gradients, fits)
-    numbers = head.weights[0].shape[1]
-    return SharedGradient(subject.model, (numbers,), captured=subject.sent).read_as(alone), gradients
+    return mechanism(alone, head.weights[0].shape[1]), gradients
 
 
 def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Layers]:

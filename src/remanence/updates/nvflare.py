@@ -7,19 +7,17 @@ result lets all exact attacks read the update. They see a client's updates, not 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from nvflare.apis.dxo import DataKind  # pyright: ignore[reportMissingImports]
 from nvflare.apis.dxo_filter import DXOFilter  # pyright: ignore[reportMissingImports]
-from torch import Tensor, nn
+from torch import Tensor
 
-from remanence.core.checks import instance
 from remanence.core.exceptions import InputError
-from remanence.scale.user_code import call_factory
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.guard import reason_to_withhold
+from remanence.updates.opening import load_network
 
 if TYPE_CHECKING:
     from nvflare.apis.dxo import DXO  # pyright: ignore[reportMissingImports]
@@ -68,7 +66,8 @@ class ExposureGuard(DXOFilter):
                 }
             unknown = sent.keys() - before.keys()
             why = f"it holds {len(unknown)} arrays that are not the network's" if unknown else None
-            why = why or reason_to_withhold(self._network(), before, {**before, **sent}, self.declared)
+            network = load_network(self.model)
+            why = why or reason_to_withhold(network, before, {**before, **sent}, self.declared)
         self.log_info(fl_ctx, f"remanence: {why or 'no record can be read off this update'}")
         if why is not None and self.withhold:
             raise InputError(
@@ -77,11 +76,6 @@ class ExposureGuard(DXOFilter):
                 got=why,
                 hint="larger batches, noise, or withhold=False to log only",
             )
-
-    def _network(self) -> nn.Module:
-        path, _, factory = self.model.rpartition(":")
-        made, hint = call_factory(Path(path), factory, "a network"), "return the network itself"
-        return instance(self.model, made, nn.Module, "a factory of a torch.nn.Module", hint)
 
 
 def _tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:

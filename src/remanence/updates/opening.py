@@ -109,7 +109,7 @@ def opened(
 
 def belongs(reader: Reader, model: nn.Module, update: Update, declared: Declared) -> Update:
     """The update without its decay, if it can belong to this network at these weights; `MisfitError` if not."""
-    _check_steps(reader, declared)
+    _check_declared(reader, declared)
     if isinstance(reader, DenseReader):
         return _belongs(reader.head, model, update, declared)
     if not declared.training.is_plain or not isinstance(reader, PatchReader | TokenReader):
@@ -157,7 +157,7 @@ def _belongs(head: DenseHead, model: nn.Module, update: Update, declared: Declar
 
 def own_update(model: nn.Module, reader: Reader, batch: Records, declared: Declared) -> Update:
     """The update of the owner's own batch; a language model's texts are their own labels."""
-    _check_steps(reader, declared)
+    _check_declared(reader, declared)
     training = declared.training
     named = {name: value for name, value in model.named_parameters() if value.requires_grad}
     inputs = batch.features.long() if isinstance(reader, TokenReader) else batch.features
@@ -194,10 +194,19 @@ def _own_loss(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labe
     return loss_of(said, wanted)
 
 
-def _check_steps(reader: Reader, declared: Declared) -> None:
-    """Refuse steps that cannot be recomputed."""
+def _check_declared(reader: Reader, declared: Declared) -> None:
+    """Refuse steps that cannot be recomputed, and noise that cannot be tested."""
     training = declared.training
-    if training.is_plain or isinstance(reader, DenseReader):
+    if isinstance(reader, DenseReader):
+        return
+    if declared.noise is not None:
+        raise InputError(
+            "Declared noise cannot be tested here, so its ceiling would rest on nothing.",
+            needs="a network that ends in dense layers, whose neurons balance but for the noise",
+            got=f"a network that reads {reader.many}",
+            hint="remanence bound, for noise that you trust to be there",
+        )
+    if training.is_plain:
         return
     if isinstance(reader, PatchReader):
         require_sgd(training)

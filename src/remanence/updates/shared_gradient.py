@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Protocol, final
@@ -113,9 +113,9 @@ class SharedGradient(Mechanism[Gradient]):
         told: dict[str, Setting] = {
             "network": " ".join(repr(self.module).split())[:200],
             "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
-            "local_steps": known.steps,
-            "optimizer": known.optimizer,
         }
+        if known != LocalTraining():
+            told |= {"local_steps": known.steps, "optimizer": known.optimizer}
         named = {
             "learning_rate": known.learning_rate,
             "momentum": known.momentum,
@@ -159,15 +159,11 @@ class SharedGradient(Mechanism[Gradient]):
             }
         return Gradient({name: self._compress(value) for name, value in update.items()})
 
-    def update(self, parameters: Parameters, features: Tensor, labels: Tensor) -> Parameters:
-        """The update of one batch, before noise and compression; differentiable in the features."""
-        return self.along(parameters, lambda now: self._gradient(now, features, labels))
-
-    def along(self, start: Parameters, slopes: Callable[[Parameters], Parameters]) -> Parameters:
-        """The sum over all steps, given the gradient as a function of the weights."""
+    def update(self, start: Parameters, features: Tensor, labels: Tensor) -> Parameters:
+        """The sum of a batch's gradients over all steps, before noise and compression; differentiable."""
         now, velocity = start, {name: torch.zeros_like(value) for name, value in start.items()}
         for _ in range(self.local_steps):
-            step = slopes(now)
+            step = self._gradient(now, features, labels)
             if self.weight_decay:
                 step = {name: value + self.weight_decay * now[name] for name, value in step.items()}
             if self.local_steps == 1:
