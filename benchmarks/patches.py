@@ -24,7 +24,6 @@ from remanence.updates.patches.fit import fit_patches
 from remanence.updates.patches.model import patch_model
 from remanence.updates.patches.reader import PatchReader, Pictures, verify_pictures
 from remanence.updates.rounding import Rounding, coarsest
-from remanence.updates.shared_gradient import SharedGradient
 
 SIZES = (
     (1, 16, 192),
@@ -117,10 +116,9 @@ def read(
     training, patch, precision = way.training, patch_model(model, shape), coarsest([gradient], rounding)
     if training.is_plain:
         gradient, _ = PatchReader(patch).without_decay(gradient, rounding)
-    mechanism = SharedGradient(model, shape, training.steps, training.learning_rate or 1.0, training.momentum)
     found, said, _ = fit_patches(
         patch, gradient, precision=precision, is_difference=way.is_difference,
-        along=mechanism.along if training.steps > 1 else None,
+        along=training.along if training.steps > 1 else None,
     )  # fmt: skip
     return found, verify_pictures(patch, gradient, found, said, rounding=rounding, training=training)
 

@@ -19,7 +19,6 @@ from remanence.updates.patches.fit import fit_patches
 from remanence.updates.patches.model import patch_model
 from remanence.updates.patches.reader import PatchReader, verify_pictures
 from remanence.updates.rounding import Rounding, coarsest
-from remanence.updates.shared_gradient import SharedGradient
 
 FLOAT32 = 1.2e-7
 
@@ -136,7 +135,7 @@ def test_frozen_parts_are_not_trained_when_an_update_is_made_again(part, steps, 
         optimiser.step()
     sent = {name: (before[name] - value.detach()).double() / rate for name, value in free.items()}
     rounding = rounding_of_difference({name: value.float() for name, value in before.items()}).times(1 / rate)
-    along = SharedGradient(patch.module, (1, 8, 16), steps, rate).along if steps > 1 else None
+    along = training.along if steps > 1 else None
     found, named, _ = fit_patches(
         patch, sent, precision=coarsest([sent], rounding), along=along, is_difference=True
     )
@@ -193,8 +192,7 @@ def test_several_local_steps_hide_no_single_picture_and_claim_no_others(count, s
     sent = {name: (before[name] - value.detach()).double() / rate for name, value in model.named_parameters()}
     rounding = rounding_of_difference(before).times(1 / rate)
     precision = coarsest([sent], rounding)
-    mechanism = SharedGradient(patch.module, (1, 8, 16), steps, rate, momentum, decay)
-    found, named, _ = fit_patches(patch, sent, precision=precision, along=mechanism.along, is_difference=True)
+    found, named, _ = fit_patches(patch, sent, precision=precision, along=training.along, is_difference=True)
     proof = verify_pictures(patch, sent, found, named, rounding=rounding, training=training)
     assert proof.count == (count == 1)
     if count > 1:
