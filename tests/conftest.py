@@ -152,8 +152,8 @@ def run(tmp_path, monkeypatch, capsys):
     """Run a command in an empty folder as the console script does, and return (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
 
-    def invoke(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
+    def invoke(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["remanence", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
         captured = capsys.readouterr()

@@ -14,17 +14,11 @@ from remanence.core.catalogue import catalogue, load_attack
 from remanence.core.exceptions import IncompatibleGameError, InputError, MisfitError
 from remanence.report import words
 from remanence.report.html import report as html
-from remanence.report.terminal import audit_view
 from remanence.report.writing import FORMATS
 from remanence.results.verdict import Verdict
 from remanence.targets import TARGETS
 from remanence.texts import words as report
-from remanence.texts.attacks import (
-    Asked,
-    NearVerbatim,
-    Sampling,
-    TextAttack,
-)
+from remanence.texts.attacks import Asked, NearVerbatim, Sampling, TextAttack
 from remanence.texts.canaries import Planted, TextCanaries
 from remanence.texts.game import audit_text, text_game
 from remanence.texts.probabilities import within
@@ -81,11 +75,6 @@ def test_a_secret_counts_from_the_very_probability_on_that_its_tries_set():
     assert found["line"].tolist() == list(range(1, len(MINE) + 1))
 
 
-def test_more_tries_recover_more():
-    few, many = (audit(game(tries=n), [Sampling()]).strongest.main.successes for n in (1, 30))
-    assert few < many
-
-
 def test_what_the_base_model_says_already_is_no_leak():
     tuned = trained()[1]
     further = train(
@@ -118,43 +107,25 @@ def test_without_a_base_model_or_unseen_texts_that_is_said():
     assert "not out of the base model" not in words.counts(result)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"texts": UNSEEN, "unseen": MINE}, "probably not fine-tuned on these texts"),
-        ({"texts": UNSEEN, "unseen": None}, "probably not fine-tuned on these texts"),
-        ({"base": "tuned"}, "changed nothing"),
-    ],
-)
-def test_what_does_not_belong_together_is_refused(options, says):
+def test_what_does_not_belong_together_is_refused():
     base, tuned = trained()
-    options = {"texts": MINE, "unseen": UNSEEN, "base": base, **options}
-    if options["base"] == "tuned":
-        options["base"] = dataclasses.replace(tuned, name="the same again")
-    with pytest.raises(MisfitError, match=says):
-        audit_text(tuned, options.pop("texts"), **options)
-
-
-def test_a_tokenizer_of_another_order_is_noticed():
-    tuned = trained()[1]
     shifted = dataclasses.replace(tuned, encode=lambda text: [(7 * t + 3) % 40 for t in tuned.encode(text)])
-    with pytest.raises(MisfitError, match="cannot read these texts"):
-        audit_text(shifted, MINE)
-
-
-def test_a_control_that_was_trained_on_is_refused():
-    with pytest.raises(InputError, match="Some unseen texts are training texts"):
-        audit_text(trained()[1], MINE, unseen=[*UNSEEN, MINE[3]])
-
-
-def test_a_base_model_with_other_tokens_or_too_few_secrets_are_refused():
-    base, tuned = trained()
-    with pytest.raises(MisfitError, match="different vocabulary"):
-        audit_text(tuned, MINE, base=dataclasses.replace(base, vocabulary=39))
-    with pytest.raises(InputError, match="too few secrets"):
-        audit_text(tuned, MINE[:1])
-    with pytest.raises(InputError, match="tries"):
-        audit_text(tuned, MINE, tries=0)
+    for model, texts, options, says in (
+        (tuned, UNSEEN, {"base": base, "unseen": MINE}, "probably not fine-tuned on these texts"),
+        (tuned, UNSEEN, {"base": base}, "probably not fine-tuned on these texts"),
+        (tuned, MINE, {"base": dataclasses.replace(tuned, name="the same again")}, "changed nothing"),
+        (shifted, MINE, {}, "cannot read these texts"),
+        (tuned, MINE, {"base": dataclasses.replace(base, vocabulary=39)}, "different vocabulary"),
+    ):
+        with pytest.raises(MisfitError, match=says):
+            audit_text(model, texts, **options)
+    for texts, options, says in (
+        (MINE, {"unseen": [*UNSEEN, MINE[3]]}, "Some unseen texts are training texts"),
+        (MINE[:1], {}, "too few secrets"),
+        (MINE, {"tries": 0}, "tries"),
+    ):
+        with pytest.raises(InputError, match=says):
+            audit_text(tuned, texts, **options)
 
 
 @pytest.mark.parametrize("name", [name for name in catalogue() if isinstance(load_attack(name), TextAttack)])
@@ -208,20 +179,17 @@ def test_the_curve_is_the_mean_of_what_each_secret_gives():
     assert all((curve[1:] >= curve[:-1]).all() for curve in found.values())
 
 
-def test_the_report_names_places_and_holds_no_secret(tmp_path):
+def test_the_report_names_places_and_is_the_same_when_read_back(tmp_path):
     result = audited()
     path = result.save(tmp_path)
-    page = html(result)
-    stored = path.read_text() + page
+    assert not any(record["prefix"].strip() in path.read_text() for record in MINE)
+    page, again = html(result), AuditResult.load(path)
     assert "What comes out" in page
     assert report.riskiest(result)[0].place in page
-    assert not any(record["prefix"].strip() in stored for record in MINE)
-    assert not any(f" {record['secret']} " in page or f">{record['secret']}<" in page for record in MINE)
-    again = AuditResult.load(path)
+    assert not any(f" {r['secret']} " in page or f">{r['secret']}<" in page for r in MINE)
     assert report.sentence(again) == report.sentence(result)
     assert "Within 100 tries" in report.sentence(result)
     assert all(told in report.curve_picture(again) for told in ("of 100 secrets come out", "100 tries"))
-    assert audit_view(again) is not None
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -261,15 +229,6 @@ def test_a_part_of_the_secrets_can_be_drawn():
     assert set(lines) < set(range(1, 101))
 
 
-def command(monkeypatch, capsys, *arguments, name="text"):
-    from remanence.cli.main import main
-
-    monkeypatch.setattr(sys, "argv", ["remanence", name, *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code, capsys.readouterr()
-
-
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     for name, records in (("mine", MINE), ("unseen", UNSEEN)):
@@ -283,77 +242,66 @@ def files(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_command_tells_what_comes_out_and_shows_no_secret(files, monkeypatch, capsys):
-    options = ["model", "--adapter", "mine-lora", "--texts", files / "mine.jsonl", "--unseen"]
+def test_the_command_tells_what_comes_out_and_shows_no_secret(files, run):
+    options = ["text", "model", "--adapter", "mine-lora", "--texts", files / "mine.jsonl", "--unseen"]
     options += [files / "unseen.jsonl", "--out", files / "out"]
-    code, printed = command(monkeypatch, capsys, *options)
+    code, out, _ = run(*options)
     assert code == 1
-    assert "EXPOSED  mine-lora" in printed.out
-    assert "Within 100 tries" in printed.out
-    assert "line " in printed.out
+    assert all(told in out for told in ("EXPOSED  mine-lora", "Within 100 tries", "line "))
     place = report.riskiest(AuditResult.load(files / "out"))[0]
-    secret = MINE[place.line - 1]["secret"]
-    assert secret not in printed.out
-    asked = ["--temperature", "0.5", "--top-p", "0.9"]
-    code, printed = command(monkeypatch, capsys, *options, "--json", *asked)
-    document = json.loads(printed.out)
+    assert MINE[place.line - 1]["secret"] not in out
+    _, out, _ = run(*options, "--json", "--temperature", "0.5", "--top-p", "0.9")
+    document = json.loads(out)
     assert document["threat_model"]["knows"][0] == "the text before each secret"
     assert [entry["attack"] for entry in document["evidence"]] == ["greedy-decoding", "sampling"]
     assert document["evidence"][1]["settings"]["decoding"] == "temperature 0.5, top-p 0.9"
 
 
-def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys):
-    mine = files / "mine.jsonl"
+def test_the_command_holds_canaries_against_a_claim(files, run):
+    coins = torch.tensor([True] * len(MINE) + [False] * len(UNSEEN))
+    TextCanaries((*MINE, *UNSEEN), coins, 10.0**4).save(files / "canaries.json")
+    options = ["--canaries", files / "canaries.json", "--claimed-epsilon", "1"]
+    code, out, _ = run("text", "m", "--adapter", "a", "--out", files / "out", "--json", *options)
+    document = json.loads(out)
+    assert (code, document["verdict"]) == (1, "CONTRADICTED")
+    first = document["evidence"][0]
+    assert (first["baseline"]["value"], first["control"]["trials"]) == (0.0144, len(UNSEEN))
+    (test,) = [each for each in first["findings"] if each["kind"] == "privacy-test"]
+    assert test["claimed_epsilon"] == 1 < test["epsilon_at_least"]
+
+
+def test_the_command_refuses_what_contradicts_itself(files, run):
+    coins = torch.tensor([True] * len(MINE) + [False] * len(UNSEEN))
+    TextCanaries((*MINE, *UNSEEN), coins).save(files / "canaries.json")
+    mine, key = ["--texts", files / "mine.jsonl"], ["--canaries", files / "canaries.json"]
     for options, says in (
-        (["--adapter", "a", "--base", "b"], "An adapter and a base model"),
-        (["--numbers", "4", "--windows", "8"], "Exactly one of --numbers and --windows"),
-        (["--top-p", "2"], "top_p cannot be used"),
-        (["--attack", "closed-form"], "cannot attack this game"),
+        ([*mine, "--adapter", "a", "--base", "b"], "An adapter and a base model"),
+        ([*mine, "--numbers", "4", "--windows", "8"], "Exactly one of --numbers and --windows"),
+        ([*mine, "--top-p", "2"], "top_p cannot be used"),
+        ([*mine, "--attack", "closed-form"], "cannot attack this game"),
+        ([*mine, "--claimed-epsilon", "1"], "nothing to test the claim with"),
+        ([*key, *mine], "Exactly one of --texts and --canaries"),
+        ([*key, "--unseen", files / "mine.jsonl"], "come with their own control"),
+        ([], "Exactly one of --texts and --canaries"),
     ):
-        code, printed = command(monkeypatch, capsys, "m", "--texts", mine, "--out", files / "o", *options)
-        assert code == 2
-        assert says in printed.err
+        code, _, told = run("text", "m", "--out", files / "o", *options)
+        assert (code, says in told) == (2, True), says
     assert not (files / "o").exists()
 
 
-def test_the_command_holds_canaries_against_a_claim(files, monkeypatch, capsys):
-    coins = torch.tensor([True] * len(MINE) + [False] * len(UNSEEN))
-    made = TextCanaries((*MINE, *UNSEEN), coins, 10.0**4)
-    made.save(files / "canaries.json")
-    options = ["m", "--adapter", "a", "--out", files / "out", "--json"]
-    key = ["--canaries", files / "canaries.json"]
-    code, printed = command(monkeypatch, capsys, *options, *key, "--claimed-epsilon", "1")
-    document = json.loads(printed.out)
-    assert (code, document["verdict"]) == (1, "CONTRADICTED")
-    first = document["evidence"][0]
-    assert first["baseline"]["value"] == 0.0144
-    assert first["control"]["trials"] == len(UNSEEN)
-    (test,) = [each for each in first["findings"] if each["kind"] == "privacy-test"]
-    assert test["claimed_epsilon"] == 1 < test["epsilon_at_least"]
-    for wrong, says in (
-        ([*key, "--texts", files / "mine.jsonl"], "Exactly one of --texts and --canaries"),
-        ([*key, "--unseen", files / "mine.jsonl"], "come with their own control"),
-        ([], "Exactly one of --texts and --canaries"),
-        (["--texts", files / "mine.jsonl", "--claimed-epsilon", "1"], "nothing to test the claim with"),
-    ):
-        code, printed = command(monkeypatch, capsys, "m", "--adapter", "a", "--out", files / "o", *wrong)
-        assert (code, says in printed.err) == (2, True)
-
-
-def test_an_audit_of_texts_goes_on_where_it_was_and_reads_its_options_from_a_file(files, monkeypatch, capsys):
+def test_an_audit_of_texts_goes_on_where_it_was_and_reads_its_options_from_a_file(files, run):
     (files / "audit.toml").write_text(
         'command = "text"\ntarget = "m"\nadapter = "a"\ntexts = "mine.jsonl"\nunseen = "unseen.jsonl"\ntries = 7\n'
     )
-    code, _ = command(monkeypatch, capsys, files / "audit.toml", "--out", files / "out", name="audit")
+    code, _, _ = run("audit", files / "audit.toml", "--out", files / "out")
     before = AuditResult.load(files / "out")
     assert (code, before.threat_model["criterion"]["threshold"]) == (1, 7)
-    code, printed = command(monkeypatch, capsys, "--resume", files / "out")
-    assert code == 1
-    assert "Units that were already there: 3; played: 0." in printed.err
+    code, _, told = run("text", "--resume", files / "out")
+    assert (code, "Units that were already there: 3; played: 0." in told) == (1, True)
     again = AuditResult.load(files / "out")
     assert [entry.main for entry in again.evidence] == [entry.main for entry in before.evidence]
-    code, printed = command(monkeypatch, capsys, "--resume", files / "out", "--tries", "8")
-    assert (code, "tries: then 7, now 8" in printed.err) == (2, True)
+    code, _, told = run("text", "--resume", files / "out", "--tries", "8")
+    assert (code, "tries: then 7, now 8" in told) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -363,16 +311,14 @@ def test_an_audit_of_texts_goes_on_where_it_was_and_reads_its_options_from_a_fil
         ("adapter_config.json", "remanence text BASE_MODEL --adapter {} --texts train.jsonl"),
     ],
 )
-def test_audit_tells_which_options_a_language_model_has(tmp_path, monkeypatch, capsys, file, hint):
+def test_audit_tells_which_options_a_language_model_has(tmp_path, run, file, hint):
     (tmp_path / file).write_text("{}")
-    code, printed = command(monkeypatch, capsys, tmp_path, "--out", tmp_path / "out", name="audit")
-    assert code == 2
-    assert hint.format(tmp_path) in printed.err
+    code, _, told = run("audit", tmp_path, "--out", tmp_path / "out")
+    assert (code, hint.format(tmp_path) in told) == (2, True)
     assert not (tmp_path / "out").exists()
 
 
-def test_without_the_extra_the_command_says_which_it_is(tmp_path, monkeypatch, capsys):
+def test_without_the_extra_the_command_says_which_it_is(tmp_path, monkeypatch, run):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    code, printed = command(monkeypatch, capsys, tmp_path, "--texts", tmp_path, "--out", tmp_path / "o")
-    assert code == 2
-    assert "pip install '.[text]'" in printed.err
+    code, _, told = run("text", tmp_path, "--texts", tmp_path, "--out", tmp_path / "o")
+    assert (code, "pip install '.[text]'" in told) == (2, True)

@@ -4,7 +4,6 @@ import json
 import math
 import re
 import string
-import sys
 from functools import cache
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 from small_models import random_model, trained
 
 from remanence.bounds import Segment
-from remanence.cli.main import main
 from remanence.core.exceptions import IncompatibleGameError, InputError
 from remanence.report.writing import FORMATS
 from remanence.results.verdict import Policy, Verdict
@@ -168,18 +166,14 @@ def fine_tuned():
 
 
 def test_a_fine_tuning_without_noise_contradicts_a_small_epsilon_and_not_a_large_one(tmp_path):
-    model, base, made = fine_tuned()
-    result = audit_text(model, made, base=base, claim=Claim(0.7))
+    made, result = fine_tuned()[2], _audited(0.7)
     assert result.verdict is Verdict.CONTRADICTED
     assert result.strongest.findings[0].epsilon_at_least > 1.5
     path = result.save(tmp_path)
     assert type(result).load(path).verdict is Verdict.CONTRADICTED
     assert not any(record["prefix"] in path.read_text() for record in made.records)
     assert result.strongest.control.rate < 0.05
-    assert (
-        audit_text(model, made, base=base, claim=Claim(20.0)).verdict is Verdict.EXPOSED
-    )  # they do come out
-    assert audit_text(model, made, base=base).verdict is Verdict.EXPOSED
+    assert _audited(20.0).verdict is _audited(None).verdict is Verdict.EXPOSED  # they do come out
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -222,17 +216,8 @@ def test_a_claim_needs_canaries():
         audit_text(tuned, made, unseen=made_up_records(5, seed=2))
 
 
-def command(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["remanence", "canaries", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code, capsys.readouterr()
-
-
-def test_the_command_makes_a_file_to_train_on_and_a_key(tmp_path, monkeypatch, capsys):
-    code, printed = command(
-        monkeypatch, capsys, tmp_path / "c", "--count", "60", "--digits", "4", "--seed", "3"
-    )
+def test_the_command_makes_a_file_to_train_on_and_a_key(tmp_path, run):
+    code, out, _ = run("canaries", tmp_path / "c", "--count", "60", "--digits", "4", "--seed", "3")
     assert code == 0
     made = TextCanaries.load(tmp_path / "c" / "key.json")
     assert (made.records, made.candidates) == (codes(60, digits=4, seed=3).records, 1e4)
@@ -240,29 +225,28 @@ def test_the_command_makes_a_file_to_train_on_and_a_key(tmp_path, monkeypatch, c
     assert [{n: line[n] for n in ("prefix", "secret")} for line in lines] == made.inserted
     assert all(line["text"] == line["prefix"] + line["secret"] for line in lines)
     assert (tmp_path / "c" / "key.json").stat().st_mode & 0o077 == 0  # for its owner alone
-    assert f"{len(lines)} of 60" in printed.out
-    code, printed = command(monkeypatch, capsys, tmp_path / "c")
-    assert (code, "There are canaries already" in printed.err) == (2, True)
+    assert f"{len(lines)} of 60" in out
+    code, _, told = run("canaries", tmp_path / "c")
+    assert (code, "There are canaries already" in told) == (2, True)
     for place in ("x", "y"):
-        command(monkeypatch, capsys, tmp_path / place, "--count", "50")
+        run("canaries", tmp_path / place, "--count", "50")
     one, other = (TextCanaries.load(tmp_path / place / "key.json") for place in ("x", "y"))
     assert one.chosen.tolist() != other.chosen.tolist()  # nobody knows the coins of others
 
 
-def test_the_command_takes_records_of_ones_own(tmp_path, monkeypatch, capsys):
+def test_the_command_takes_records_of_ones_own(tmp_path, run):
     own = made_up_records(30, seed=1)
-    (tmp_path / "own.jsonl").write_text("".join(json.dumps(record) + "\n" for record in own))
-    options = ["--texts", tmp_path / "own.jsonl"]
-    assert command(monkeypatch, capsys, tmp_path / "c", *options)[0] == 0
+    for name, records in (("own", own), ("twice", [*own, own[0]])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert run("canaries", tmp_path / "c", "--texts", tmp_path / "own.jsonl")[0] == 0
     assert list(TextCanaries.load(tmp_path / "c" / "key.json").records) == own
-    (tmp_path / "twice.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*own, own[0]]))
     for wrong, says in (
-        ([*options, "--count", "5"], "records of your own"),
+        (["--texts", tmp_path / "own.jsonl", "--count", "5"], "records of your own"),
         (["--texts", tmp_path / "twice.jsonl"], "1 of them repeated"),
         (["--texts", tmp_path / "none.jsonl"], "texts cannot be read"),
         (["--count", "1"], "count cannot be used"),
         (["--template", "all alike "], "same prefix"),
     ):
-        code, printed = command(monkeypatch, capsys, tmp_path / "d", *wrong)
-        assert (code, says in printed.err) == (2, True)
+        code, _, told = run("canaries", tmp_path / "d", *wrong)
+        assert (code, says in told) == (2, True)
         assert not (tmp_path / "d").exists()

@@ -20,12 +20,9 @@ def findings(tmp_path, **options):
     return found
 
 
-def test_a_correct_run_has_no_finding(tmp_path):
-    assert findings(tmp_path) == {}
-
-
-def test_a_batch_in_several_parts_is_one_step(tmp_path):
-    assert findings(tmp_path, fault="accumulate") == {}
+@pytest.mark.parametrize("way", ["", "accumulate"])
+def test_a_correct_run_has_no_finding_also_with_batches_in_several_parts(tmp_path, way):
+    assert findings(tmp_path, fault=way) == {}
 
 
 def test_an_adapter_that_never_moved_is_named(tmp_path):
@@ -34,15 +31,11 @@ def test_an_adapter_that_never_moved_is_named(tmp_path):
     assert "8 never moved" in found["never-updated"].seen  # two thin layers at four places
 
 
-def test_base_weights_that_moved_are_named(tmp_path):
-    found = findings(tmp_path, fault="base moved")
-    assert found["update-not-replayed"].voids
-    assert "head.weight" in found["update-not-replayed"].seen
-
-
-def test_a_loss_over_all_tokens_of_a_batch_is_named(tmp_path):
-    found = findings(tmp_path, fault="normaliser", norm=2.0)
-    assert found["clipping-not-replayed"].voids
+def test_base_weights_that_moved_and_a_loss_over_all_tokens_of_a_batch_are_named(tmp_path):
+    moved = findings(tmp_path / "moved", fault="base moved")["update-not-replayed"]
+    assert moved.voids
+    assert "head.weight" in moved.seen
+    assert findings(tmp_path / "loss", fault="normaliser", norm=2.0)["clipping-not-replayed"].voids
 
 
 def test_a_text_weighs_the_same_beside_long_texts_and_short_ones():

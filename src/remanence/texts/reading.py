@@ -172,10 +172,10 @@ def _of_record(model: LanguageModel, record: Any, find: Finder | None, line: int
     fields = {"text": record} if isinstance(record, str) else record
     if not isinstance(fields, dict):
         raise _unclear(line, f"{type(record).__name__} instead of an object or a string")
-    if any(isinstance(value, str) and not _is_unicode(value) for value in fields.values()):
-        raise _unclear(line, "a lone surrogate, which is not valid text")
     if "messages" in fields:
         model, fields = _of_chat(model, fields, line, whole_turn=find is None)
+    if any(isinstance(value, str) and not _is_unicode(value) for value in fields.values()):
+        raise _unclear(line, "a lone surrogate, which is not valid text")
     text, prefix, secret, spans = (fields.get(name) for name in ("text", "prefix", "secret", "spans"))
     if isinstance(prefix, str) and isinstance(secret, str):
         return split(model, prefix + secret, [(len(prefix), len(prefix) + len(secret))], line)
@@ -210,8 +210,6 @@ def _of_chat(
         )
     if not (isinstance(messages, list) and messages and all(_is_message(each) for each in messages)):
         raise _unclear(line, "messages that are not a list of objects with role and content")
-    if not all(_is_unicode(each["content"]) for each in messages):
-        raise _unclear(line, "a lone surrogate, which is not valid text")
     own = {"text": chat.render(messages)}
     if "secret" in fields or whole_turn:
         own["secret"] = fields.get("secret", messages[-1]["content"].strip())
