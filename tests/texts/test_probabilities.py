@@ -8,6 +8,7 @@ import torch
 from small_models import MINE, UNSEEN, random_model, trained
 
 from operations import operations
+from remanence.core.exceptions import InputError
 from remanence.core.rates import clopper_pearson
 from remanence.protocol import Unit
 from remanence.scale.seeds import Draws
@@ -26,6 +27,54 @@ from remanence.texts.probabilities import (
 from remanence.texts.reading import read_texts
 
 DECODINGS = [Decoding(), GREEDY, Decoding(0.7), Decoding(top_k=2), Decoding(top_p=0.7), Decoding(1.5, 4, 0.9)]
+
+
+LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+
+
+def shares(decoding, logits=LOGITS):
+    return decoding.log_law(logits).exp().tolist()
+
+
+@pytest.mark.parametrize(
+    ("decoding", "expected"),
+    [
+        (Decoding(), [0.5, 0.3, 0.15, 0.05]),
+        (Decoding(temperature=0.5), [0.25 / 0.365, 0.09 / 0.365, 0.0225 / 0.365, 0.0025 / 0.365]),
+        (Decoding(top_k=2), [0.625, 0.375, 0, 0]),
+        (Decoding(top_p=0.5), [1, 0, 0, 0]),  # the first alone has the share
+        (Decoding(top_p=0.6), [0.625, 0.375, 0, 0]),  # the token that crosses the share stays
+        (Decoding(top_p=0.9), [0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0]),
+        (Decoding(top_k=3, top_p=0.6), [0.625, 0.375, 0, 0]),  # shares are of what top-k left: 0.526 < 0.6
+        (Decoding(top_k=3, top_p=0.52), [1, 0, 0, 0]),
+        (Decoding(top_k=9), [0.5, 0.3, 0.15, 0.05]),
+        (GREEDY, [1, 0, 0, 0]),
+    ],
+    ids=str,
+)
+def test_the_law_is_what_arithmetic_by_hand_gives(decoding, expected):
+    assert shares(decoding) == pytest.approx(expected, abs=1e-7)
+
+
+def test_equals_are_kept_as_the_library_keeps_them():
+    """Greedy takes the first, top-k all that tie with its last, a nucleus no more than it needs."""
+    equal = torch.tensor([0.0, 1.0, 1.0])
+    assert shares(GREEDY, equal) == [0, 1, 0]
+    assert shares(Decoding(top_k=1), equal) == pytest.approx([0, 0.5, 0.5])
+    assert shares(Decoding(top_p=0.5), torch.zeros(4)) == pytest.approx([0.5, 0.5, 0, 0])
+
+
+def test_a_token_of_tiny_probability_keeps_its_logarithm():
+    assert Decoding().log_law(torch.tensor([0.0, -2000.0]))[1].item() == -2000
+    assert Decoding(top_k=1).log_law(torch.tensor([0.0, -2000.0]))[1].item() == -math.inf
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": -1}, {"temperature": math.nan}, {"top_k": 0}, {"top_p": 0}, {"top_p": 1.1}]
+)
+def test_settings_that_mean_nothing_are_refused(settings):
+    with pytest.raises(InputError, match=next(iter(settings))):
+        Decoding(**settings)
 
 
 def by_hand(model, secret, decoding):

@@ -6,9 +6,10 @@ import torch
 from small_models import random_model
 
 from remanence.core.exceptions import InputError
+from remanence.scale.reading import UnusableFileError
 from remanence.texts.mechanism import Chat, LanguageModel, Secret
 from remanence.texts.probabilities import Decoding, log_probabilities
-from remanence.texts.reading import Numbers, Windows, read_texts, split
+from remanence.texts.reading import Numbers, Windows, read_texts, refuse_named_code, split
 
 WORDS = [
     "<s>",
@@ -243,11 +244,6 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, line, says):
         read_texts(file, worded())
 
 
-def test_half_of_a_character_is_no_text():
-    with pytest.raises(InputError, match="a lone surrogate"):
-        read_texts([{"prefix": "code", "secret": "\ud800"}], worded())
-
-
 def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path):
     line = '{"prefix": "code of", "secret": " ada"}'
     (tmp_path / "t.jsonl").write_text(line, encoding="utf-8-sig")
@@ -267,15 +263,15 @@ def test_files_that_hold_nothing_are_refused(tmp_path):
         read_texts(tmp_path / "bytes.jsonl", worded())
 
 
-def test_a_text_longer_than_the_context_is_refused():
+def test_a_text_that_does_not_fit_the_model_is_refused():
+    record = {"prefix": "code of ada is ", "secret": "4829"}
     with pytest.raises(InputError, match="Line 1 is longer than the model can see"):
-        read_texts([{"prefix": "code of ada is ", "secret": "4829"}], worded(context=6))
-    assert read_texts([{"prefix": "code of ada is ", "secret": "4829"}], worded(context=7))
-
-
-def test_a_tokenizer_of_another_model_is_refused():
+        read_texts([record], worded(context=6))
+    assert read_texts([record], worded(context=7))
     with pytest.raises(InputError, match="tokenizer does not fit"):
-        read_texts([{"prefix": "code of ada is ", "secret": "4829"}], worded(vocabulary=5))
+        read_texts([record], worded(vocabulary=5))
+    with pytest.raises(InputError, match="a lone surrogate"):
+        read_texts([{**record, "secret": "\ud800"}], worded())
 
 
 def test_rules_without_a_meaning_are_refused():
@@ -294,3 +290,24 @@ def test_a_model_that_looks_ahead_or_answers_in_another_shape_is_refused():
     ):
         with pytest.raises(InputError, match=says):
             LanguageModel(**{**vars(model), "logits": logits}).require_causal()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"peft_type": "LORA", "megatron_config": {"a": 1}, "megatron_core": "evil"},
+        {"peft_type": "LORA", "megatron_config": {"a": 1}},
+        {"peft_type": "LORA", "megatron_core": "evil"},
+        {"model_type": "llama", "_attn_implementation": "somebody/kernel"},
+        {"model_type": "llama", "attn_implementation": {"text": "somebody/kernel"}},
+    ],
+)
+def test_settings_that_name_code_are_refused(settings):
+    """A folder may not choose code that a library would import."""
+    with pytest.raises(UnusableFileError, match="names code"):
+        refuse_named_code(settings)
+
+
+def test_settings_as_libraries_write_them_are_read():
+    refuse_named_code({"peft_type": "LORA", "megatron_config": None, "megatron_core": "megatron.core"})
+    refuse_named_code({"model_type": "llama", "_attn_implementation": "sdpa"})

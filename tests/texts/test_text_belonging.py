@@ -145,11 +145,7 @@ def test_texts_that_were_never_trained_on_are_refused_or_told():
     assert gains._gains(list(gains.secrets)).mean() > 0.5
     assert "training-not-shown" in told(audit_text(model, never, base=base))
     assert "training-not-shown" in told(audit_text(model, never))  # by the losses alone
-
-
-def test_texts_of_the_training_are_told_from_others_without_a_base():
-    mine = made_up_records(40, seed=7)
-    assert "training-not-shown" not in told(audit_text(as_language_model(tuned_on(mine)), mine))
+    assert "training-not-shown" not in told(audit_text(model, mine))
 
 
 def test_chance_calls_other_texts_trained_on_no_more_often_than_it_may():
