@@ -49,11 +49,14 @@ def speed() -> None:
             math.sqrt(records) * 10 ** generator.uniform(-0.2, 0.7),
             10 ** generator.uniform(-3, -0.5),
             int(10 ** generator.uniform(1, 4.5)),
-            records,
         )
         baseline = 10 ** generator.uniform(-6, -0.3)
         _bracket.cache_clear()
-        found, seconds = timed(lambda run=run, kappa=baseline: dpsgd(kappa, schedule=[run]))
+        found, seconds = timed(
+            lambda run=run, kappa=baseline, records=records: dpsgd(
+                kappa, schedule=[run], person=Person(records)
+            )
+        )
         times.append(1e3 * seconds)
         many += [1e3 * seconds] if records > 8 else []
         wide += not found.converged

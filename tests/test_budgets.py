@@ -199,4 +199,4 @@ def test_a_certificate_takes_a_few_transforms_however_many_steps(transforms, bat
 def test_baselines_share_lattices_and_noise_is_found_in_a_few(transforms):
     run = {"sample_rate": 0.01, "steps": 1000}
     assert transforms(lambda: dpsgd(np.linspace(0.01, 0.5, 20), noise_multiplier=1.1, **run)) <= 36
-    assert transforms(lambda: noise_for_epsilon(4.0, delta=1e-5, **run)) <= 8
+    assert transforms(lambda: noise_for_epsilon(4.0, delta=1e-5, **run)) <= 20

@@ -35,7 +35,7 @@ def exact(segment, baseline):
         sample_rate=segment.sample_rate,
         steps=segment.steps,
     )
-    return math.exp(bound.log_estimate)
+    return bound.success
 
 
 def standard_errors(baseline, shift, samples):

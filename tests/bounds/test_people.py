@@ -22,17 +22,8 @@ from remanence.bounds import (
     true_positives,
     truncated_poisson,
 )
-from remanence.bounds.engine.contour import estimate_success
 from remanence.bounds.engine.dpsgd import dpsgd_bracket
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS
-
-
-def random_person(generator, most_records=6):
-    return (
-        float(np.exp(generator.uniform(math.log(0.5), math.log(5)))),
-        float(np.exp(generator.uniform(math.log(0.01), math.log(0.9)))),
-        int(generator.integers(1, most_records + 1)),
-    )
 
 
 def test_one_record_is_the_existing_bound_to_the_last_digit():
@@ -57,20 +48,6 @@ def test_more_records_are_more_risk(baseline):
     ]
     assert all(b.converged for b in found)
     assert all(after.log_lower > before.log_upper for before, after in itertools.pairwise(found))
-
-
-def test_an_independent_estimate_lies_in_the_bracket_of_many_records():
-    checked = 0
-    for seed in range(12):
-        generator = np.random.default_rng(seed)
-        noise, rate, records = random_person(generator, 40)
-        run = Segment(noise * math.sqrt(records), rate / 10, int(10 ** generator.uniform(1, 4)), records)
-        found = estimate_success((run,), math.log(0.05))
-        bracket = dpsgd_bracket(run, math.log(0.05))
-        if found.converged:
-            checked += 1
-            assert bracket.log_lower - 1e-7 <= found.log_success <= bracket.log_upper + 1e-7
-    assert checked >= 6
 
 
 def test_vectors_that_do_not_point_the_same_way_tell_less():

@@ -188,6 +188,8 @@ REFUSED = [
     lambda: bounds.dpsgd(noise_multiplier=1.0),
     lambda: bounds.dpsgd(0.1, log_baseline=-1.0, noise_multiplier=1.0),
     lambda: bounds.dpsgd(0.1, schedule=[]),
+    lambda: bounds.dpsgd(0.1, schedule=Segment(1.0, 0.1, 10, records=5)),  # was the ceiling of one record
+    lambda: calibrate(0.3, 0.1, sample_rate=0.0, steps=10),
     lambda: bounds.dpsgd(0.1, noise_multiplier=2.0, schedule=[Segment(1.0)]),
     lambda: bounds.laplace(0.1, scale=0.0),
     lambda: bounds.pure_dp(0.1, epsilon=-1.0),

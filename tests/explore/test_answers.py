@@ -138,5 +138,14 @@ def test_a_person_with_more_records_is_at_more_risk_on_the_page():
     assert budget(one)["epsilon"] == budget(five)["epsilon"]
     assert solve(one, 0.1)["noise_multiplier"] < solve(five, 0.1)["noise_multiplier"]
     assert thousandths(estimate(five)) == pytest.approx(thousandths(answer(five)), rel=5e-3)
+    full = {
+        **FIVE,
+        "sample_rate": "1",
+        "noise_multiplier": "500",
+    }  # five records in every batch count five times
+    assert (
+        answer(Question.read(full))["most"]
+        == answer(Question.read({**full, "noise_multiplier": "100", "records_per_person": "1"}))["most"]
+    )
     with pytest.raises(InputError, match="records per person"):
         Question.read({**FIVE, "records_per_person": "0"})

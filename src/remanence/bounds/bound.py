@@ -26,9 +26,8 @@ class Bound:
     """A proven ceiling on the success of any attack in one game, and the assumptions of the proof.
 
     Logarithms throughout, to allow for baselines of 10^-2000. `log_success` is never below
-    log γ. If a lower bound is known, `log_lower` is the success of an explicit test, and
-    `log_estimate` lies between them. `log_complement` is never above log(1 − γ). Numbers are
-    floats, or arrays for several baselines.
+    log γ, and `log_complement` never above log(1 − γ). If a lower bound is known, `log_lower` is
+    the success of an explicit test. Numbers are floats, or arrays for several baselines.
     """
 
     name: str  # its name in a report
@@ -38,7 +37,6 @@ class Bound:
     log_baseline: Values = None  # the log κ that it was computed for
     log_complement: Values = None  # log(1 − γ), rounded down
     log_lower: Values = None  # the success of an explicit test
-    log_estimate: Values = None  # between the two
     converged: Values = True  # whether the bracket is as narrow as requested
     on_average: bool = False  # over random records: particular ones may be easier without contradiction
     whose: str = "one record"  # who it is about: a record, a person, people
@@ -105,7 +103,6 @@ class Baselines:
             log_baseline=self.logs[0] if self.single else np.array(self.logs),
             log_complement=column("log_complement_lower"),
             log_lower=column("log_lower"),
-            log_estimate=column("log_estimate"),
             converged=column("converged"),
         )
 
@@ -118,15 +115,12 @@ def _no_higher(one: Bracket, other: Bracket) -> Bracket:
         log_upper=upper,
         log_complement_lower=max(one.log_complement_lower, other.log_complement_lower),
         log_lower=min(one.log_lower, upper),
-        log_estimate=None if one.log_estimate is None else min(one.log_estimate, upper),
     )
 
 
 def _no_lower(one: Bracket, other: Bracket) -> Bracket:
     """The bracket at one baseline, tightened by the explicit test at a smaller one."""
-    lower = min(max(one.log_lower, other.log_lower), one.log_upper)
-    estimate = None if one.log_estimate is None else max(one.log_estimate, lower)
-    return replace(one, log_lower=lower, log_estimate=estimate)
+    return replace(one, log_lower=min(max(one.log_lower, other.log_lower), one.log_upper))
 
 
 def _plain(values: Values) -> Values:

@@ -6,46 +6,46 @@ The returned setting is always on the safe side, and certified separately.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from scipy.special import ndtri
+from scipy.special import ndtri, ndtri_exp
 
 from remanence.bounds.bound import Bound, read_baselines
-from remanence.bounds.engine.contour import estimate_log_delta, estimate_success
+from remanence.bounds.engine.closed_forms import gaussian_log_delta_ends, shift_of
 from remanence.bounds.engine.cumulant import affordable
-from remanence.bounds.engine.dpsgd import delta_lower, delta_upper
-from remanence.bounds.engine.hockey_stick import chernoff_log_delta, log_delta_near
-from remanence.bounds.engine.roots import root
+from remanence.bounds.engine.hockey_stick import chernoff_log_delta, log_delta_ends, log_delta_near
 from remanence.bounds.engine.schedule import MOST_STEPS, Segment, is_full_batch, log_never_sampled, normalise
 from remanence.bounds.person import Person, read_person
 from remanence.bounds.settings import dpsgd
 from remanence.core.checks import number
 from remanence.core.exceptions import InputError
 
+Setting = Literal["noise_multiplier", "steps", "sample_rate"]
+
 _LEAST_RATE = 1e-9
-_NOISE_RANGE = (1e-3, 1e6)
-_PRECISION = 1e-6  # of the search; the certificate then decides
-_WIDTH = 5e-5  # of a certificate, roughly
-_ATTEMPTS = 30
-_NUDGE = 1e-3  # over which a slope is measured
+_RANGES = {"noise_multiplier": (1e-3, 1e6), "steps": (1, MOST_STEPS), "sample_rate": (_LEAST_RATE, 1.0)}
+_ATTEMPTS = 100
+_PRECISION = 1e-6  # of the logarithm of a setting
+_FURTHEST = 1.0  # that a secant moves it
+_WIDER, _NEAR = 100.0, 1e-3  # how much wider the brackets of a search are, and how near to the limit it ends
 _NOISE_WIDTH = 2e-5  # relative, of a certified noise for (ε, δ)
-_COARSE = 1e-3  # of δ if there is no other estimate
-_ROUGH = 0.05  # of δ, to begin with
+_COARSE, _NEAR_DELTA = 2e-3, 0.01  # of δ: the lattices of a search, and how near to the limit it ends
+_ROUGH = 0.05  # of δ if adding the target is not what counts
 _ROUNDING = 1e-12  # of log δ
-_DECIDED = 1e-5  # of the search, if a certificate decides afterwards
-_USUAL_SLOPE, _SECANTS, _NEAR = -40.0, 4, 0.1  # of log δ over log σ; in looking for a first guess
+_USUAL_SLOPE = 40.0  # of log δ over −log σ
 _RENYI_FACTOR = 4.0  # a logarithm: by how much Rényi divergences usually overstate δ
+_NEARLY_ONE, _HARDLY = -1e-16, 1e-9  # a log γ and a share of the shift that a search can tell from none
+_LARGEST = 600.0  # an exponent that a float can still take
 
 
 @dataclass(frozen=True)
 class Calibration:
     """Settings of DP-SGD that keep every attack at or below a limit, with the certificate."""
 
-    solved_for: Literal["noise_multiplier", "steps", "sample_rate"]
+    solved_for: Setting
     noise_multiplier: float
     sample_rate: float
     steps: int
@@ -76,7 +76,7 @@ def calibrate(
     (1.055, True)
     """
     given = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
-    missing = [name for name, value in given.items() if value is None]
+    missing: list[Setting] = [name for name in _RANGES if given[name] is None]  # pyright: ignore
     if len(missing) != 1:
         raise InputError(
             "Exactly one setting can be solved for.",
@@ -96,31 +96,38 @@ def calibrate(
         )
     log_limit = math.log(max_success)
     width = min(1e-4, max(0.05 * (log_limit - log_kappa), 1e-9))  # a certificate must resolve the gap
+    guessed, limit = (float(ndtri_exp(log)) for log in (log_kappa, log_limit))
+    shift = limit - guessed
 
-    def excess(segment: Segment) -> float:
-        """Positive if the estimate exceeds the limit."""
-        if person.is_plain:
-            found = estimate_success(person.schedules(segment)[0], log_kappa)
-            if found.converged:
-                return found.log_success - log_limit
-        return person.brackets(segment, [log_kappa], rtol=10 * width)[0].log_upper - log_limit
+    def excess(log_success: float) -> float:
+        """How far γ is above the limit: log((Φ⁻¹(γ) − Φ⁻¹(κ)) / shift), nearly linear in the setting's logarithm."""
+        reached = float(ndtri_exp(min(log_success, _NEARLY_ONE))) - guessed
+        return math.log(max(reached / shift, _HARDLY))
 
-    def certified(segment: Segment, _: float = 0.0) -> float:
-        """The same for the certified ceiling."""
-        return person.brackets(segment, [log_kappa], rtol=width)[0].log_upper - log_limit
+    def rough(segment: Segment) -> float:
+        (found,) = person.brackets(segment, [log_kappa], rtol=_WIDER * width)
+        both = math.isfinite(found.log_lower)  # then the upper side is off by twice as much
+        return excess((2 * found.log_lower + found.log_upper) / 3 if both else found.log_upper)
 
-    if noise_multiplier is None:
-        shape = Segment(1.0, sample_rate, steps)  # pyright: ignore
-        sample_rate, steps = shape.sample_rate, shape.steps
-        distance = float(ndtri(max_success) - ndtri(math.exp(log_kappa))) if log_kappa > -700 else 1.0
-        guess = 1 / math.sqrt(math.log1p((distance / (sample_rate * math.sqrt(steps))) ** 2))
-        segment = _least_noise(lambda noise: replace(shape, noise_multiplier=noise), excess, certified, guess)
-    elif steps is None:
-        segment = _most_steps(Segment(noise_multiplier, sample_rate), excess, certified)  # pyright: ignore
-    else:
-        segment = _largest_rate(Segment(noise_multiplier, 1.0, steps), excess, certified)
+    def certified(segment: Segment, _: float) -> float:
+        return excess(person.brackets(segment, [log_kappa], rtol=width)[0].log_upper)
+
+    # For many small steps the shift is about q·√(T·(e^{1/σ²} − 1)).
+    run = Segment(*(1 if value is None else value for value in given.values()))
+    rate, told = max(run.sample_rate, _LEAST_RATE), math.expm1(min(run.noise_multiplier**-2, _LARGEST))
+    square = math.log1p((shift / rate) ** 2 / run.steps)  # 1/σ²
+    guess, slope = {
+        "noise_multiplier": (square**-0.5, square / -math.expm1(-square)),
+        "steps": ((shift / rate) ** 2 / told, 0.5),
+        "sample_rate": (shift / math.sqrt(run.steps * told), 1.0),
+    }[missing[0]]
+    line = _Line(run, missing[0], 1 if noise_multiplier is None else -1)
+    # At the limit, the excess rises this much faster than log γ.
+    scale = math.exp(log_limit + 0.5 * limit**2) * math.sqrt(2 * math.pi) / shift
+    near, within = scale * min(_NEAR, 10 * width), scale * width
+    segment = _least_safe(line, rough, certified, guess, slope=slope, near=near, within=within)
     bound = dpsgd(log_baseline=log_kappa, schedule=[segment], person=person, rtol=width)
-    return Calibration(missing[0], segment.noise_multiplier, segment.sample_rate, segment.steps, bound)  # pyright: ignore
+    return Calibration(missing[0], segment.noise_multiplier, segment.sample_rate, segment.steps, bound)
 
 
 def noise_for_epsilon(
@@ -131,7 +138,6 @@ def noise_for_epsilon(
     steps: int = 1,
     enough: bool = True,
     guess: float | None = None,
-    certify: bool = True,
 ) -> float:
     """The smallest noise multiplier for which DP-SGD is certified (ε, δ)-differentially private.
 
@@ -139,9 +145,7 @@ def noise_for_epsilon(
     that noise is a ceiling for every training that is (ε, δ)-differentially private with these settings. The two
     are about 1e-4 apart.
 
-    A good `guess`, such as the answer for similar settings, saves time and changes nothing else.
-    Without `certify` the answer is the estimate for removing a record, the larger of the two in all cases
-    seen: within about 1e-6 on either side, or 5e-5 above where the estimate does not converge.
+    A good `guess`, such as the answer for similar settings, saves time and changes the answer within its tolerance.
 
     >>> round(noise_for_epsilon(4.0, delta=1e-5, sample_rate=0.02, steps=1000), 4)
     0.9874
@@ -150,24 +154,25 @@ def noise_for_epsilon(
     number("delta", delta, above=0, below=1, hint="delta=1e-5")
     shape, log_delta = Segment(1.0, sample_rate, steps), math.log(delta)
     if -math.expm1(log_never_sampled((shape,))) < delta:
-        return _NOISE_RANGE[0]  # sampled so rarely that no noise is needed
+        return _RANGES["noise_multiplier"][0]  # sampled so rarely that no noise is needed
 
-    @cache
-    def excess(segment: Segment) -> float:
-        segments = normalise(segment)
-        estimate, converged = estimate_log_delta(segments, epsilon)
-        if not converged:
-            estimate = log_delta_near(segments, epsilon, log_delta, removing=True, rtol=_COARSE)
-        return estimate - log_delta
-
-    def certified(segment: Segment, slope: float) -> float:
-        if not enough:
-            needed = delta_lower(segment, epsilon)
-            return log_delta - math.log(needed) if needed > 0 else math.inf
+    def rough(segment: Segment) -> float:
+        """How far log δ is above the limit, or with less noise below it."""
         segments = normalise(segment)
         if is_full_batch(segments):
-            return math.log(delta_upper(segment, epsilon)) - log_delta
+            found = gaussian_log_delta_ends(epsilon, shift=shift_of(segments))[1]
+        else:
+            found = log_delta_near(segments, epsilon, log_delta, removing=True, rtol=_COARSE) - _COARSE
+        return found - log_delta if enough else log_delta - found
+
+    def certified(segment: Segment, slope: float) -> float:
+        segments = normalise(segment)
+        if is_full_batch(segments):
+            low, high = gaussian_log_delta_ends(epsilon, shift=shift_of(segments))
+            return (high - log_delta if enough else log_delta - low) + _ROUNDING
         rtol = min(max(_NOISE_WIDTH * slope, 1e-4), 5e-3)
+        if not enough:
+            return log_delta - log_delta_ends(segments, epsilon, rtol=rtol)[0] + _ROUNDING
         over = log_delta_near(segments, epsilon, log_delta, removing=True, rtol=rtol)
         for width in (_ROUGH, rtol):  # the other direction usually needs far less noise
             if over <= log_delta - _ROUNDING:
@@ -177,29 +182,11 @@ def noise_for_epsilon(
                 over = max(over, other) if width == rtol else over
         return over - log_delta + _ROUNDING
 
-    return _least_noise(
-        lambda noise: replace(shape, noise_multiplier=noise),
-        excess,
-        certified if certify else None,
-        guess or _nearer(excess, shape, _renyi_noise(shape, epsilon, log_delta)),
-        step=0.02 if guess else 0.005,
-        nudge=_NUDGE if enough else -_NUDGE,
-        precision=_DECIDED if certify else _PRECISION,
+    line = _Line(shape, "noise_multiplier", 1 if enough else -1)
+    guess = guess or _renyi_noise(shape, epsilon, log_delta)
+    return _least_safe(
+        line, rough, certified, guess, slope=_USUAL_SLOPE, near=_NEAR_DELTA, within=0.0
     ).noise_multiplier
-
-
-def _nearer(excess: Callable[[Segment], float], shape: Segment, guess: float) -> float:
-    """A better guess, by a few secants of log δ over log σ."""
-    log, slope = math.log(guess), _USUAL_SLOPE
-    value = excess(replace(shape, noise_multiplier=guess))
-    for _ in range(_SECANTS):
-        move = min(max(-value / slope, -0.5), 0.5)
-        if abs(value) < _NEAR or not math.isfinite(value):
-            break
-        before, value = value, excess(replace(shape, noise_multiplier=math.exp(log + move)))
-        log += move
-        slope = min((value - before) / move, -1.0)
-    return math.exp(log)
 
 
 def _renyi_noise(shape: Segment, epsilon: float, log_delta: float) -> float:
@@ -216,7 +203,7 @@ def _renyi_noise(shape: Segment, epsilon: float, log_delta: float) -> float:
         return chernoff_log_delta(run, epsilon, removing=True) - _RENYI_FACTOR - log_delta
 
     low = high = math.log(max(shape.sample_rate * math.sqrt(2 * shape.steps * -log_delta) / epsilon, 0.3))
-    smallest, largest = (math.log(end) for end in _NOISE_RANGE)
+    smallest, largest = map(math.log, _RANGES["noise_multiplier"])
     while excess(low) <= 0 and low > smallest:
         low, high = max(low - 0.5, smallest), low
     while excess(high) > 0 and high < largest:
@@ -227,112 +214,93 @@ def _renyi_noise(shape: Segment, epsilon: float, log_delta: float) -> float:
     return math.exp(high)
 
 
-def _least_noise(
-    at: Callable[[float], Segment],
-    excess: Callable[[Segment], float],
-    certified: Callable[..., float] | None,
+@dataclass(frozen=True)
+class _Line:
+    """Runs that differ in one setting, by its logarithm times a sign: the larger, the safer."""
+
+    run: Segment
+    setting: Setting
+    sign: int
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        first, last = sorted(self.place(end) for end in _RANGES[self.setting])
+        return first, last
+
+    def place(self, value: float) -> float:
+        return self.sign * math.log(value)
+
+    def at(self, place: float) -> Segment:
+        value = min(math.exp(self.sign * place), _RANGES[self.setting][1])
+        if self.setting == "steps":
+            value = max(1, math.floor(value * (1 + 1e-12)))
+        return replace(self.run, **{self.setting: value})
+
+
+def _least_safe(
+    line: _Line,
+    rough: Callable[[Segment], float],
+    certified: Callable[[Segment, float], float],
     guess: float,
-    step: float = 0.2,
-    nudge: float = _NUDGE,
-    precision: float = _PRECISION,
+    *,
+    slope: float,
+    near: float,
+    within: float,
 ) -> Segment:
-    """Search in log σ, then step up, or down, until the certificate holds."""
+    """The least safe run whose certificate is at most 0, and not far below: found by the rough function first.
 
-    def run(log: float) -> Segment:
-        return at(math.exp(log))
-
-    @cache
-    def value(log: float) -> float:
-        return excess(run(log))
-
-    smallest, largest = (math.log(end) for end in _NOISE_RANGE)
-    low = high = min(max(math.log(guess), smallest), largest)
-    while value(low) <= 0 and low > smallest:
-        low, high, step = max(low - step, smallest), low, 2 * step
-    while value(high) > 0 and high < largest:
-        low, high, step = high, min(high + step, largest), 2 * step
-    if value(high) > 0:
-        raise InputError(
-            "No noise within range meets the limit.",
-            needs=f"a limit that a noise multiplier of at most {_NOISE_RANGE[1]:g} can meet",
-            got="a limit too close to what a guess achieves",
-            hint="a higher limit, fewer steps or a lower sampling rate",
-        )
-    if value(low) <= 0:
-        return run(low)  # the smallest noise considered is enough
-    found = root(value, low, high, precision=precision)
-    return run(found if certified is None else _until_certain(run, value, certified, found, nudge))
-
-
-def _until_certain(
-    at: Callable[[float], Segment],
-    value: Callable[[float], float],
-    certified: Callable[..., float],
-    start: float,
-    nudge: float,
-) -> float:
-    """Step from the estimate's root to a setting that is certified, by the slope of the estimate."""
-    slope = abs(value(start + nudge) - value(start)) / abs(nudge)
-    over = max(_WIDTH, _NOISE_WIDTH * slope)  # the usual excess of a certificate over the estimate
-    for attempt in range(_ATTEMPTS):
-        step = 1.2 * over / slope if slope else 0.0
-        start += math.copysign(min(max(step, _PRECISION * 2**attempt), 0.5), nudge)
-        over = certified(at(start), slope)
-        if over <= 0:
-            return start
-    raise InputError(
-        "The answer cannot be certified.",
-        needs="a limit further above the baseline",
-        got="certificates that stay above the limit",
-        hint="a higher limit",
+    Both functions fall along the line by about `slope`.
+    """
+    lowest, highest = line.ends
+    start = min(max(line.place(guess), lowest), highest)
+    place, value, slope = _secants(lambda x: rough(line.at(x)), start, slope, line.ends, (-near, near))
+    window = within or 2 * _NOISE_WIDTH * slope
+    start = min(max(place + (value + window) / slope, lowest), highest)  # a certificate is a little above
+    place, value, _ = _secants(
+        lambda x: certified(line.at(x), slope), start, slope, line.ends, (-window, 0.0)
     )
-
-
-def _most_steps(
-    shape: Segment, excess: Callable[[Segment], float], certified: Callable[..., float]
-) -> Segment:
-    if certified(shape) > 0:
+    if value > 0:
+        least, most = _RANGES[line.setting]
         raise InputError(
-            "Not even one step meets the limit.",
-            needs="more noise, a lower sampling rate or a higher limit",
-            got=f"noise multiplier {shape.noise_multiplier:g} at sampling rate {shape.sample_rate:g}",
-            hint="leave out the noise instead of the steps, and solve for it",
+            f"No {line.setting} within range meets the limit.",
+            needs=f"a limit that one from {least:g} to {most:g} is certain to meet",
+            got=f"at the safest, e^{value:.3g} times the limit",
+            hint="a higher limit, more noise, fewer steps or a lower sampling rate",
         )
-    low, high = 1, 2  # the limit holds at `low`
-    while high < MOST_STEPS and excess(replace(shape, steps=high)) <= 0:
-        low, high = high, min(2 * high, MOST_STEPS)
-    if high == MOST_STEPS and certified(replace(shape, steps=MOST_STEPS)) <= 0:
-        return replace(shape, steps=MOST_STEPS)
-    low += bisect_left(range(low + 1, high), True, key=lambda steps: excess(replace(shape, steps=steps)) > 0)
-    back = 1
-    while certified(replace(shape, steps=low)) > 0:  # one step meets the limit, so this ends
-        low, back = max(1, low - back), 2 * back
-    return replace(shape, steps=low)
+    return line.at(place)
 
 
-def _largest_rate(
-    shape: Segment, excess: Callable[[Segment], float], certified: Callable[..., float]
-) -> Segment:
-    if certified(shape) <= 0:
-        return shape
-    low = 0.5
-    while low > _LEAST_RATE and excess(replace(shape, sample_rate=low)) > 0:
-        low /= 4
-    if low <= _LEAST_RATE:
-        raise InputError(
-            "No sampling rate within range meets the limit.",
-            needs=f"a limit that a sampling rate of at least {_LEAST_RATE:g} can meet",
-            got=f"noise multiplier {shape.noise_multiplier:g} over {shape.steps} steps",
-            hint="more noise, fewer steps or a higher limit",
-        )
+def _secants(
+    function: Callable[[float], float],
+    place: float,
+    slope: float,
+    ends: tuple[float, float],
+    wanted: tuple[float, float],
+) -> tuple[float, float, float]:
+    """Where a function that falls by about `slope` is in the wanted range: the place, the value and the slope.
 
-    def at(log: float) -> Segment:
-        return replace(shape, sample_rate=min(1.0, math.exp(log)))
-
-    def value(log: float) -> float:
-        return excess(at(log))
-
-    top = math.log(min(1.0, 4 * low))
-    if value(top) > 0:
-        top = root(value, math.log(low), top, precision=_PRECISION)
-    return at(_until_certain(at, value, certified, top, -_NUDGE))
+    If it jumps over that range or never enters it, the nearest place where it is below, or else the last of all.
+    The slope is measured where values differ by much more than that range, and so by more than their errors.
+    """
+    lowest, highest = ends
+    refused, allowed, kept = -math.inf, math.inf, -math.inf
+    move, before = 0.0, math.inf
+    for _ in range(_ATTEMPTS):
+        value = function(place)
+        if value > 0:
+            refused = place
+        else:
+            allowed, kept = place, value
+        if wanted[0] <= value <= wanted[1] or place == (highest if value > 0 else lowest):
+            return place, value, slope
+        if allowed - refused <= _PRECISION:
+            break
+        if move and abs(before - value) > 2 * (wanted[1] - wanted[0]):
+            slope = max((before - value) / move, slope / 100)
+        creeping = value * before > 0 and 2 * abs(value) > abs(before)  # still far, on the same side
+        aimed = min(max((value - sum(wanted) / 2) / slope, -_FURTHEST), _FURTHEST)
+        target = min(max(place + (2 * move if creeping else aimed), lowest), highest)
+        if not refused < target < allowed:
+            target = (refused + allowed) / 2
+        move, before, place = target - place, value, target
+    return allowed, kept, slope

@@ -174,7 +174,7 @@ class Person:
         best = min(options, key=lambda option: option.log_upper)
         # Of two pairs of fixed batches, the second compares with a training without the target.
         method = _REMOVED if self.batches == "fixed" and best is not options[0] else _LEFT_OUT
-        return replace(best, log_lower=log_lower, log_estimate=None, method=method)
+        return replace(best, log_lower=log_lower, method=method)
 
 
 def read_person(person: Person | None) -> Person:
@@ -212,7 +212,7 @@ def chained(success: Callable[[float], Bracket], log_baseline: float, width: flo
     if log_baseline < math.log(_LEAST_INVERTED) or not allowed(-width):
         return ceiling(0.0)
     found = success(boundary(allowed, log_baseline, -width, near=near))
-    return replace(found, log_lower=-math.inf, log_estimate=None)
+    return replace(found, log_lower=-math.inf)
 
 
 def _thrown(schedule: Schedule, records: int, log_baseline: float, *, rtol: float) -> Bracket:

@@ -153,7 +153,6 @@ def truncated_poisson(
         reference=REMANENCE,
         log_complement=None,
         log_lower=None,
-        log_estimate=None,
     )
 
 
@@ -227,7 +226,6 @@ def final_weights(
         assumptions=assumptions,
         reference=BOK_2024,
         log_lower=None,
-        log_estimate=None,
         whose=person.whose,
     )
 

@@ -15,6 +15,7 @@ from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.person import Person, read_person, replaced
 from remanence.bounds.recipes import recomputable
 from remanence.core.checks import exactly_one, number
+from remanence.core.exceptions import InputError
 from remanence.core.references import FELDMAN_2026, HAYES_2023, REMANENCE
 
 DPSGD_ASSUMPTIONS = Person().assumptions
@@ -152,11 +153,11 @@ def laplace(baseline: Values = None, *, scale: float, log_baseline: Values = Non
         slack = 1e-14 * (1 + abs(log) + epsilon)
         if log <= -epsilon - math.log(2):
             log_success = log + epsilon
-            ends.append(Bracket(log_success - slack, log_success + slack, log_estimate=log_success))
+            ends.append(Bracket(log_success - slack, log_success + slack))
             continue
         tail = -epsilon - math.log(4) - log if log <= -math.log(2) else float(log_complement(log)) - epsilon
         upper, lower = (float(log_complement(tail + sign * slack)) for sign in (-1, 1))
-        ends.append(Bracket(lower, upper, tail - slack, log_estimate=float(log_complement(tail))))
+        ends.append(Bracket(lower, upper, tail - slack))
     assumptions = ("the target moves the released number by at most 1 before the noise", DPSGD_ASSUMPTIONS[3])
     return baselines.bound("Laplace mechanism", ends, assumptions, REMANENCE)
 
@@ -171,4 +172,13 @@ def read_schedule(
     exactly_one({"noise_multiplier": noise_multiplier, "schedule": schedule}, "noise_multiplier=1.1")
     if noise_multiplier is not None:
         return (Segment(noise_multiplier, sample_rate, steps),)
-    return normalise([] if schedule is None else schedule)
+    given = [] if schedule is None else schedule
+    segments = normalise(given)
+    if any(segment.records > 1 for segment in ([given] if isinstance(given, Segment) else given)):
+        raise InputError(
+            "The records of a person belong to the person, not to the schedule.",
+            needs="segments of one record, and person=Person(records=...)",
+            got=f"{schedule!r:.100}",
+            hint="person=Person(records=5)",
+        )
+    return segments

@@ -217,7 +217,6 @@ def bound_entry(method: str, one: Bound) -> dict[str, Any]:
         "log10_complement": None
         if one.log_complement in (None, -math.inf)
         else one.log_complement / math.log(10),
-        "estimate": None if one.log_estimate is None else share(one.log_estimate, math.exp(one.log_estimate)),
         "baseline": baseline,
         "log10_baseline": one.log_baseline / math.log(10),
         "mu": gaussian_mu(one),

@@ -1,4 +1,4 @@
 """Certified numerics behind the bounds.
 
-schedule → cumulant → contour (an estimate), and quantise → law → lattice (a certificate) → bracket.
+schedule → cumulant → quantise → law → lattice → bracket.
 """

@@ -77,7 +77,6 @@ def allocation_bracket(noise: float, bins: int, passes: int, log_baseline: float
         upper,
         float(log_complement(upper)),
         float(log_complement(lower)),
-        (2 * lower + upper) / 3,
         "random allocation",
         converged=upper - lower <= rtol,
     )

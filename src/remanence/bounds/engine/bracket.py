@@ -22,10 +22,8 @@ class Bracket:
     log_upper: float
     log_complement_lower: float = -math.inf
     log_complement_upper: float = 0.0
-    log_estimate: float | None = None  # between the two sides
     method: str = ""  # how it was found
     converged: bool = True
-    dropped: str = ""  # why an estimate was not used: it contradicted the two sides, which are proven
 
     def meets(self, other: Bracket) -> Bracket:
         """The intersection of both brackets."""

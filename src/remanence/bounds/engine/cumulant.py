@@ -30,35 +30,31 @@ class Quadrature:
     log_weights: Array
 
 
-def quadrature(segment: Segment, *, lowest: float, highest: float, frequency: float = 0.0) -> Quadrature:
-    """The rule whose step resolves e^{zL} up to the given imaginary part of z.
+def quadrature(segment: Segment, *, lowest: float, highest: float) -> Quadrature:
+    """The rule whose step resolves e^{zL}.
 
-    The loss has branch points at distance πσ² from the real line, so the step has to shrink
-    with σ² as well as with the frequency.
+    The loss has branch points at distance πσ² from the real line, so the step has to shrink with σ².
     """
     noise = segment.noise_multiplier
-    start, width, count = _layout(segment, lowest=lowest, highest=highest, frequency=frequency)
+    start, width, count = _layout(segment, lowest=lowest, highest=highest)
     noisy = start + width * np.arange(math.ceil(count))
     log_weights = -0.5 * (noisy / noise) ** 2 + math.log(width / noise / math.sqrt(2 * math.pi))
     return Quadrature(segment.loss(noisy), log_weights)
 
 
-def _layout(
-    segment: Segment, *, lowest: float, highest: float, frequency: float = 0.0
-) -> tuple[float, float, float]:
+def _layout(segment: Segment, *, lowest: float, highest: float) -> tuple[float, float, float]:
     noise = segment.noise_multiplier
     variance = noise**2
     # With k records the loss is up to k times as steep, and the k branch points of e^{zL} lie on one line.
-    frequency = frequency * segment.records
     below, above = min(0.0, lowest) * segment.records, max(0.0, highest) * segment.records
-    strip = 18.7 * variance / (38 + 3.2 * frequency + 2 * min(-below, 200.0) + 4.5 * variance)
+    strip = 18.7 * variance / (38 + 2 * min(-below, 200.0) + 4.5 * variance)
     if below < 0 and segment.sample_rate < 1:
         # Below this e^{zL} is flat, so a tilt cannot move the integrand any further.
         flat = 0.5 + variance * (
             segment.log_odds_of_absence - math.log(segment.records) - math.log1p(-below) - 5
         )
         below = max(below, min(flat, 0.0))
-    width = 2 * math.pi * noise / (8.7 + frequency / noise)
+    width = 2 * math.pi * noise / 8.7
     if noise < 4:
         # With more noise the branch points are further away than the Gaussian needs them to be.
         width = min(width, strip)
@@ -67,15 +63,12 @@ def _layout(
     return start, width, (end - start) / width + 1
 
 
-def affordable(schedule: Schedule, order: float, *, frequency: float = 0.0) -> bool:
+def affordable(schedule: Schedule, order: float) -> bool:
     """Whether the cumulant at this order takes a sensible number of nodes.
 
     Orders that do not arise where S is nearly an atom, and no tilt of sensible size moves it.
     """
-    return all(
-        _layout(segment, lowest=order, highest=order, frequency=frequency)[2] <= _MOST_NODES
-        for segment in schedule
-    )
+    return all(_layout(segment, lowest=order, highest=order)[2] <= _MOST_NODES for segment in schedule)
 
 
 @dataclass(frozen=True)
@@ -139,7 +132,7 @@ def _log_tail(order: float, at: Moments) -> float:
 def order_for_baseline(schedule: Schedule, log_baseline: float) -> tuple[float, Moments]:
     """The tilt c that moves the mean of S to about where the best test of level κ puts its threshold.
 
-    Only centres windows and contours: nothing certified depends on how well the tail is approximated.
+    Only centres windows: nothing certified depends on how well the tail is approximated.
     """
     upper = log_baseline <= -math.log(2)
     if upper:

@@ -19,7 +19,6 @@ from remanence.bounds.engine.closed_forms import (
     single_step_success,
     success_slack,
 )
-from remanence.bounds.engine.contour import estimate_success
 from remanence.bounds.engine.cumulant import affordable
 from remanence.bounds.engine.lattice import certain_ends, lattice_bracket, lattice_brackets
 from remanence.bounds.engine.roots import root
@@ -36,7 +35,6 @@ from remanence.core.checks import number
 
 _MIXTURE_SLACK = 1e-13  # many times the measured error of a sum of a few normal tails
 _ATOMIC_NOISE = 0.15  # below it one step reveals with certainty whether it used the target
-_TRUSTED = 1e-7  # relative, of an estimate that trusts itself to 1e-8
 
 
 def dpsgd_bracket(
@@ -94,7 +92,7 @@ def dpsgd_brackets(
 
 def _closed_form(segments: Schedule, log_baseline: float) -> Bracket | None:
     if log_baseline == 0:
-        return Bracket(0.0, 0.0, -math.inf, -math.inf, 0.0, "closed form")
+        return Bracket(0.0, 0.0, -math.inf, -math.inf, "closed form")
     if is_full_batch(segments):
         shift = shift_of(segments)
         found = gaussian_success(log_baseline, shift=shift)
@@ -113,7 +111,6 @@ def _closed_form(segments: Schedule, log_baseline: float) -> Bracket | None:
         max(min(estimate + slack, 0.0), log_baseline),
         complement - other,
         min(complement + other, 0.0),
-        max(estimate, log_baseline),
         "closed form",
     )
 
@@ -142,26 +139,19 @@ def _atomic(segments: Schedule, log_baseline: float) -> Bracket | None:
 
 
 def _assemble(segments: Schedule, log_baseline: float, ends: Bracket, method: str, rtol: float) -> Bracket:
-    """The bracket with an independent estimate. The two sides are proven, so an estimate outside them is dropped."""
+    """The bracket within the limits of any: κ ≤ γ ≤ 1."""
     lower, upper = max(ends.log_lower, log_baseline), max(min(ends.log_upper, 0.0), log_baseline)
     if lower > upper + exponent_slack(lower, upper):
         raise ArithmeticError(
             f"the two sides of a certified bracket crossed: {segments}, log κ = {log_baseline}"
         )
-    lower = min(lower, upper)
-    estimate = estimate_success(segments, log_baseline)
-    agrees = lower - _TRUSTED <= estimate.log_success <= upper + _TRUSTED
-    # Without an estimate: the upper side is off by twice as much as the lower, to leading order in the spacing.
-    guess = estimate.log_success if estimate.converged and agrees else (2 * lower + upper) / 3
     return Bracket(
-        lower,
+        min(lower, upper),
         upper,
         min(ends.log_complement_lower, ends.log_complement_upper),
         ends.log_complement_upper,
-        min(max(guess, lower), upper),
         method,
         converged=ends.excess(rtol) <= 1,
-        dropped=f"the contour says {estimate.log_success}" if estimate.converged and not agrees else "",
     )
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from remanence.bounds.engine.closed_forms import log_complement
-from remanence.bounds.engine.contour import estimate_log_delta
 from remanence.bounds.engine.cumulant import Moments, cumulants, moments, order_for_mean
 from remanence.bounds.engine.lattice import build_laws, capped, starting_spacing
 from remanence.bounds.engine.law import Law
@@ -22,6 +21,7 @@ from remanence.bounds.engine.rounding import exponent_slack
 from remanence.bounds.engine.schedule import Schedule, log_never_sampled, total_steps
 
 _MOST_ROUNDS = 6
+_FINER = 0.6  # than the usual spacing, where only one side is computed
 _PAIR = ("spread", "null", "alternative")
 _SPARE = 14.0  # mass outside a window, below the tolerance
 _CUT = 6.0  # mass cut off at infinite losses, below the tolerance
@@ -37,7 +37,7 @@ class Profile:
     law: Law
     removing: bool
     log_lost: float  # mass at an infinite loss in the direction's favour
-    limited: bool
+    limited: bool = False
 
     def log_delta(self, epsilon: float) -> float:
         """An upper bound on log δ(ε)."""
@@ -125,7 +125,7 @@ def log_delta_ends(
         spacing = min(spacing, first)
         laws = build_laws(schedule, _PAIR, order=order, at=at, spacing=spacing, log_mass=_log_mass(rtol))
         upper, null, alternative = (laws.by_name[name] for name in _PAIR)
-        high = min(high, Profile(upper, True, laws.log_escaped, laws.limited).log_delta(epsilon))
+        high = min(high, Profile(upper, True, laws.log_escaped).log_delta(epsilon))
         low = max(low, _tested(null, alternative, epsilon, order))
         if laws.log_escaped > high + math.log(rtol) - 1:  # cut off too much
             target = max(low, target - 2 * _GUESSED)
@@ -188,21 +188,18 @@ def _epsilon_removing(schedule: Schedule, log_delta: float, rtol: float) -> floa
     best = _chernoff_epsilon(schedule, log_delta)
     if best <= 0:
         return 0.0
-    full, schedule = schedule, capped(schedule, log_delta + math.log(rtol) - _CUT)
+    schedule = capped(schedule, log_delta + math.log(rtol) - _CUT)
     order, at = _tilt(schedule, best, removing=True)
-    spacing = starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
+    spacing = _FINER * starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
     for _ in range(_MOST_ROUNDS):
         profile = _profile(schedule, order, at, removing=True, spacing=spacing, rtol=rtol)
         found = _smallest_epsilon(profile, log_delta, abs(at.mean))
-        change, best = best - min(best, found), min(best, found)
-        if math.isinf(found) or abs(abs(at.mean) - found) > at.deviation:  # off the centre of the lattice
-            previous = order
-            order, at = _tilt(schedule, best, removing=True)
-            if abs(order - previous) * at.deviation > 0.3:
-                continue
-        if profile.limited or change <= rtol * best or _confirmed(full, best, log_delta, rtol):
+        best, previous = min(best, found), order
+        if math.isfinite(found) and abs(abs(at.mean) - found) <= at.deviation:
             break
-        spacing *= 0.6
+        order, at = _tilt(schedule, best, removing=True)  # it was off the centre of the lattice
+        if abs(order - previous) * at.deviation <= 0.3:
+            break
     return best
 
 
@@ -232,8 +229,3 @@ def _smallest_epsilon(profile: Profile, log_delta: float, start: float) -> float
     while excess(found) > 0:  # a step or two: the root is as precise as that
         found = min(found * (1 + 1e-11), high)
     return found
-
-
-def _confirmed(schedule: Schedule, epsilon: float, log_delta: float, rtol: float) -> bool:
-    estimate, trusted = estimate_log_delta(schedule, epsilon)
-    return trusted and estimate >= log_delta - rtol
