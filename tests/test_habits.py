@@ -60,7 +60,10 @@ def test_a_mistake_in_a_settings_file_is_named_with_what_was_meant(tmp_path, tex
     [
         ('target = "wine-pipeline"', ["audit", "wine-pipeline"]),  # a built-in name is not a path
         ('target = "m.skops"\ncommand = "table"\ndata = "t.csv"', ["table", "{}/m.skops", "--data={}/t.csv"]),
-        ('target = "h"\ncommand = "head"\nquick = true\nshow_reconstructions = false', ["head", "h", "--quick"]),
+        (
+            'target = "h"\ncommand = "head"\nquick = true\nshow_reconstructions = false',
+            ["head", "h", "--quick"],
+        ),
         ('target = "x"\njson = true', ["audit", "x", "--json"]),
         ('target = "x"\nattack = ["a", "b"]', ["audit", "x", "--attack=a", "--attack=b"]),
     ],

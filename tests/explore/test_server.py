@@ -5,7 +5,6 @@ import sys
 import pytest
 from starlette.testclient import TestClient
 
-from remanence.cli.main import main
 from remanence.report.explore import server
 from remanence.report.explore.server import application
 
@@ -97,26 +96,22 @@ def test_a_wrong_question_is_answered_with_a_sentence(page, method, path, status
     assert "Traceback" not in refused.text
 
 
-def test_without_the_extra_the_command_says_what_to_install(monkeypatch, capsys):
+def test_without_the_extra_the_command_says_what_to_install(monkeypatch, run):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.setattr(sys, "argv", ["remanence", "explore", "--no-browser"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert "pip install '.[explore]' in a clone of the repository" in capsys.readouterr().err
+    code, _, err = run("explore", "--no-browser")
+    assert code == 2
+    assert "pip install '.[explore]' in a clone of the repository" in err
 
 
-def explored(monkeypatch, capsys, *arguments):
+@pytest.fixture
+def explored(monkeypatch, run):
     monkeypatch.setattr(server, "serve", lambda *, port, ready: ready("http://127.0.0.1:8000/"))
-    monkeypatch.setattr(sys, "argv", ["remanence", "explore", "--no-browser", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code or 0, *capsys.readouterr()
+    return lambda options: run("explore", "--no-browser", *options.split())
 
 
-def test_the_page_starts_from_the_options_of_bound(monkeypatch, capsys, page):
-    options = "--epsilon 3 --delta 1e-6 --dataset-size 60000 --batch-size 600 --epochs 10 --candidates 1000"
-    code, out, _ = explored(monkeypatch, capsys, *options.split(), "--records-per-person", "2")
+def test_the_page_starts_from_the_options_of_bound(explored, page):
+    sizes = "--dataset-size 60000 --batch-size 600 --epochs 10"
+    code, out, _ = explored(f"--epsilon 3 --delta 1e-6 {sizes} --candidates 1000 --records-per-person 2")
     assert code == 0
     given = dict(part.split("=") for part in out.split()[1].split("#")[1].split("&"))
     assert given == {"epsilon": "3.0", "delta": "1e-06", "sample_rate": "0.01", "steps": "1000",
@@ -128,13 +123,13 @@ def test_the_page_starts_from_the_options_of_bound(monkeypatch, capsys, page):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--noise-multiplier", "1", "--epsilon", "3"], "The noise is given twice."),
-        (["--noise-multiplier", "0.01"], "a number from 0.1 to 1000"),
-        (["--candidates", "1"], "a whole number from 2"),
+        ("--noise-multiplier 1 --epsilon 3", "The noise is given twice."),
+        ("--noise-multiplier 0.01", "a number from 0.1 to 1000"),
+        ("--candidates 1", "a whole number from 2"),
     ],
 )
-def test_a_start_that_the_page_cannot_show_is_refused(monkeypatch, capsys, options, message):
-    code, out, told = explored(monkeypatch, capsys, *options)
+def test_a_start_that_the_page_cannot_show_is_refused(explored, options, message):
+    code, out, told = explored(options)
     assert (code, out) == (2, "")
     assert message in told
 

@@ -1,25 +1,8 @@
 """The options that commands share, as their user meets them."""
 
 import json
-import sys
 
 import pytest
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    from remanence.cli.main import main
-
-    monkeypatch.chdir(tmp_path)
-
-    def invoke(*arguments):
-        monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code or 0, *capsys.readouterr()
-
-    return invoke
-
 
 SHORTLIST = [
     "audit", "diabetes-shortlist", "--attack", "retrain-and-compare", "--trials", "30", "--unit-trials", "4",
@@ -88,15 +71,15 @@ def test_a_folder_from_somebody_else_runs_no_code_that_it_names(run, tmp_path, o
 
 
 def test_an_audit_file_may_name_the_executor(run, tmp_path):
-    settings = """
-target = "diabetes-shortlist"
-attack = ["retrain-and-compare"]
-trials = 8
-unit_trials = 4
-max_success = 0.4
-out = "found"
-"""
-    (tmp_path / "audit.toml").write_text(settings)
+    settings = {
+        "target": "diabetes-shortlist",
+        "trials": 8,
+        "unit_trials": 4,
+        "max_success": 0.4,
+        "out": "found",
+    }
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    (tmp_path / "audit.toml").write_text("\n".join([*lines, 'attack = ["retrain-and-compare"]']))
     run("audit", "audit.toml")
     assert len(list((tmp_path / "found" / "units").iterdir())) == 2
     assert (tmp_path / "found" / "audit.json").exists()
