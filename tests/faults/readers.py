@@ -113,7 +113,6 @@ def _recording(folder: Path) -> Path:
         "claimed": [[1.1, 0.1, 10]],
         "records": 10,
         "steps": 1,
-        "steps_before": 0,
     }
     part = {"steps": 1, "failed": 0, "why": ""}
     made_again = {"replay": dict.fromkeys(PARTS, part), "rounding": 0.0}

@@ -274,7 +274,7 @@ def test_what_was_recorded_is_kept_when_training_fails(tmp_path):
         failing()
     run = read_run(tmp_path / "run")
     assert run.steps == 2
-    assert "ZeroDivisionError" in run.recording.manifest["observed"]["ended-early"]["where"]
+    assert "ZeroDivisionError" in run.recording.manifest["observed"]["recording-stopped"]["where"]
 
 
 def test_what_was_recorded_is_kept_when_recording_fails_and_training_goes_on(tmp_path, monkeypatch):

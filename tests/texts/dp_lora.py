@@ -114,7 +114,7 @@ class Setting:
     norm: float = 1.0
     canaries: int = 120
     peft: bool = False  # a Llama with an adapter by peft, not the tiny transformer with one by hand
-    fault: str = ""  # "normaliser", "base moved", "never updated" or "accumulate", which is none
+    fault: str = ""  # "normaliser", "base moved" or "accumulate", which is none
 
 
 def rows_of(encode, texts):
@@ -149,7 +149,7 @@ def fine_tune(
         warnings.simplefilter("ignore")
         private, optimizer, loader = engine.make_private(
             module=model,
-            optimizer=torch.optim.Adam(trained, lr=0.0 if setting.fault == "never updated" else 1e-2),
+            optimizer=torch.optim.Adam(trained, lr=1e-2),
             data_loader=DataLoader(TensorDataset(ids), batch_size=round(setting.rate * len(ids))),
             noise_multiplier=setting.noise,
             max_grad_norm=setting.norm,

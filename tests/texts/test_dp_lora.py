@@ -25,12 +25,6 @@ def test_a_correct_run_has_no_finding_also_with_batches_in_several_parts(tmp_pat
     assert findings(tmp_path, fault=way) == {}
 
 
-def test_an_adapter_that_never_moved_is_named(tmp_path):
-    found = findings(tmp_path, fault="never updated")
-    assert list(found) == ["never-updated"]
-    assert "8 never moved" in found["never-updated"].seen  # two thin layers at four places
-
-
 def test_base_weights_that_moved_and_a_loss_over_all_tokens_of_a_batch_are_named(tmp_path):
     moved = findings(tmp_path / "moved", fault="base moved")["update-not-replayed"]
     assert moved.voids

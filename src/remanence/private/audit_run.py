@@ -17,7 +17,6 @@ from remanence.bounds.one_run import GuessCount, dpsgd_curve, gaussian_epsilon
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS
 from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
-from remanence.core.checks import number
 from remanence.core.errors import Criterion, mismatch
 from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Knowledge
@@ -41,7 +40,7 @@ from remanence.scale.seeds import Draws
 
 _DELTA = 1e-5
 _ROUNDING = 1e-4  # clipping norms that are always allowed for, so that a ceiling is the same on every machine
-LEVEL = 1e-3  # at which a run is accused: an honest one less than once in a thousand
+_LEVEL = 1e-3  # at which a run is accused: an honest one less than once in a thousand
 _SEARCHED = 0.05  # level of the limits on noise, μ and ε
 _HALVINGS = 4  # to 4 % of the noise
 _MOST_NOISE = 64.0  # times the claim's: a smaller leak is not distinguished from none
@@ -165,11 +164,11 @@ class OneRun(AnyGame):
     criterion: Criterion = field(init=False, repr=False, default=Criterion(mismatch, 0.5))
 
     @classmethod
-    def of(cls, run: RecordedRun, *, level: float) -> OneRun:
+    def of(cls, run: RecordedRun) -> OneRun:
         """The game of a run, with what its claim's test says."""
         tensors = run.recording.tensors("canaries")
         chosen, scores = tensors["chosen"], tensors["scores"]
-        measured = {"accused_at": level, **ClaimTest.of(run).findings(), **_measured(run)}
+        measured = {"accused_at": _LEVEL, **ClaimTest.of(run).findings(), **_measured(run)}
         test, numbers = split(measured)
         assert test is not None
         least, found = numbers.get("noise_multiplier_at_most"), run.deviations()
@@ -291,16 +290,14 @@ def audit_run(
     *,
     policy: Policy | None = None,
     seed: int = 0,
-    level: float = LEVEL,
     target: str | None = None,
 ) -> AuditResult:
     """Hold a recorded run against its accountant's claim, and guess its canaries.
 
     CONTRADICTED if something was measured that the claim excludes, or if the claimed training would make such a run
-    with a probability of at most `level`, however its canaries depend on each other: by the theorem of
+    with a probability of at most 0.001, however its canaries depend on each other: by the theorem of
     `remanence.bounds.one_run`.
     """
-    number("level", level, above=0, below=1, hint="0.001")
     run = read_run(folder)
     run.fits()
     if "canaries" not in run.recording.manifest:
@@ -311,7 +308,7 @@ def audit_run(
             hint="record(..., canaries=...); bounds.dpsgd(..., schedule=read_run(folder).claimed) needs none",
         )
     return audit(
-        OneRun.of(run, level=level),
+        OneRun.of(run),
         [OneRunCanaries()],
         policy=policy,
         seed=seed,

@@ -135,19 +135,6 @@ RECORDING_STOPPED = Caveat(
     "Read the error, remove its cause, and record again.",
     voids=True,
 )
-RECORDED_IN_PART = Caveat(
-    "recorded-in-part",
-    "training had begun before the recording did.",
-    "The claim is about all steps. The earlier ones were not examined.",
-    "Record from the first step, or audit the recording of the earlier part too.",
-    voids=True,
-)
-NEVER_UPDATED = Caveat(
-    "never-updated",
-    "a trainable parameter never moved.",
-    "It holds no information about the data. If it was meant to be trained, the optimizer does not reach it.",
-    "Check the learning rates, and that the optimizer was created after layers were added or replaced.",
-)
 SUSPICIOUS = Caveat(
     "suspicious",
     "the p-value of the claim is below 0.05 but above the level at which a claim is rejected.",

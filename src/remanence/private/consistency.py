@@ -43,8 +43,6 @@ _SAID: dict[str, tuple[Caveat, str]] = {
     "post-processed": (caveats.POST_PROCESSED, "{where}, {times}."),
     "records-duplicated": (caveats.RECORDS_DUPLICATED, "{count} of them are equal to an earlier one."),
     "recording-stopped": (caveats.RECORDING_STOPPED, "After {steps} steps: {where}"),
-    "ended-early": (caveats.RECORDING_STOPPED, "Training ended after {steps} steps: {where}"),
-    "never-updated": (caveats.NEVER_UPDATED, "{count} never moved: {where}."),
 }
 
 
@@ -119,9 +117,7 @@ class RecordedRun:
     def _per_step(self) -> list[tuple[float, float]]:
         """Noise and rate that are claimed for the recorded steps; the last claim goes on if there are more."""
         every = [(s.noise_multiplier, s.sample_rate) for s in self.claimed for _ in range(s.steps)]
-        before = self.recording.manifest["steps_before"]
-        own = every[before : before + self.steps]
-        return own + [every[-1]] * (self.steps - len(own))
+        return every[: self.steps] + [every[-1]] * (self.steps - len(every))
 
     def unreplayed(self) -> Iterator[Caveat]:
         """The parts that were not replayed in every step that the claim covers."""
@@ -147,8 +143,6 @@ class RecordedRun:
                 times = many if seen["count"] > 1 else f"in step {seen['first_step'] + 1}"
                 caveat, words = _SAID[name]
                 yield replace(caveat, seen=words.format(**seen, times=times, steps=self.steps))
-        if manifest["steps_before"]:
-            yield replace(caveats.RECORDED_IN_PART, seen=f"{manifest['steps_before']} steps came before.")
         if manifest.get("seed") == "secret":
             yield replace(caveats.SEED_ASSERTED, seen="Asserted when the run was recorded.")
         yield from self._of_counting()
@@ -226,7 +220,7 @@ class RecordedRun:
         if "rate" in manifest and any(rate < manifest["rate"] * (1 - 1e-9) for _, rate in claims):
             seen = f"Drawn at a rate of {manifest['rate']:.4g}, {min(rates):.4g} accounted for."
             yield replace(caveats.SAMPLING_ABOVE_CLAIM, seen=seen)
-        counted = sum(segment.steps for segment in self.claimed) - manifest["steps_before"]
+        counted = sum(segment.steps for segment in self.claimed)
         if self.steps > counted:
             seen = f"{self.steps} steps were taken, {counted} were counted."
             yield replace(caveats.STEPS_UNACCOUNTED, seen=seen)

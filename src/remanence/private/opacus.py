@@ -77,7 +77,7 @@ def record(
     assert that the seeds stay secret. `limits` are the numbers to which the loop limits noised gradients or weights.
     """
     reading = reading or Reading()
-    _check(privacy_engine, optimizer, model, loader, canaries, seed)
+    _check(privacy_engine, optimizer, model, loader, seed)
     records = _check_canaries(loader, canaries)
     with ExitStack() as stack:
         recorder = RunRecorder(
@@ -94,7 +94,6 @@ def record(
         except BaseException:
             recorder.writer.abandon()
             raise
-        recorder.steps_before = sum(count for _, _, count in privacy_engine.accountant.history)
         recorder.expected = (float(optimizer.noise_multiplier), steps.batches.rate, 0)
         recorder.manifest = {
             "seed": seed or "unknown",
@@ -109,7 +108,7 @@ def record(
             with steps.watching(claims):
                 yield
         except BaseException as error:
-            recorder.observe("ended-early", where=f"{type(error).__name__}: {str(error)[:160]}")
+            recorder.observe("recording-stopped", where=f"{type(error).__name__}: {str(error)[:160]}")
             if recorder.steps:  # the training's own error is what its owner has to see
                 recorder.finish()
             else:
@@ -239,9 +238,6 @@ class Steps:
             for handle in handles:
                 handle.remove()
             self._safely(self._at_the_end)
-            still = self._updates.never_moved()
-            if still and self._recorder.steps:
-                self._recorder.observe("never-updated", where=", ".join(still[:3]), count=len(still))
             self._recorder.claimed = claims()
             self._stopped = True
             for name, plain in before.items():
@@ -502,10 +498,7 @@ class Steps:
 
     def _looks(self) -> bool:
         """Whether the attack looks for canaries in the next step."""
-        return (
-            self._canaries is not None
-            and self._recorder.steps % (self._reading.every or self._recorder.pause()) == 0
-        )
+        return self._canaries is not None and self._recorder.steps % self._recorder.pause() == 0
 
     def _look(self, one: Pass, released: Tensor, clipping: Clipping) -> None:
         """What a step, less the known records' part, says about the canaries."""
@@ -555,7 +548,6 @@ def _check(
     optimizer: DPOptimizer,
     model: Any,
     loader: DataLoader[Any],
-    canaries: Canaries | None,
     seed: str | None,
 ) -> None:
     """Refuse what cannot be recorded truthfully, before training starts."""
@@ -574,12 +566,12 @@ def _check(
             hint="model, optimizer, loader = privacy_engine.make_private(...)",
         )
     one_of("seed", seed, ["os", "secret", None])
-    if privacy_engine.accountant.history and canaries is not None:
+    if privacy_engine.accountant.history:
         raise InputError(
-            "Training has already begun, and the canaries with it.",
-            needs="canaries that are recorded from the first step on",
+            "Training has already begun.",
+            needs="a training that is recorded from the first step on: the claim is about all of them",
             got=f"{sum(count for _, _, count in privacy_engine.accountant.history)} steps before it",
-            hint="enter `with record(...)` right after make_private, or record the rest without canaries",
+            hint="enter `with record(...)` right after make_private",
         )
     if getattr(loader, "batch_sampler", None) is None:
         raise InputError(

@@ -203,7 +203,6 @@ class Updates:
     def __init__(self, optimizer: DPOptimizer, module: nn.Module, limits: Sequence[float]) -> None:
         self._optimizer, self._module = optimizer, module
         self._names = {id(p): name for name, p in module.named_parameters()}
-        self._first = [p.detach().clone() for p in optimizer.params]
         self._others = self._outside()
         self._changed: set[str] = set()  # of what the optimizer does not hold
         self._of_weights = Limits(limits)
@@ -271,14 +270,6 @@ class Updates:
                 "",
             )
         return self._early, limited and f"weights: {limited}"
-
-    def never_moved(self) -> list[str]:
-        """Trainable parameters that stayed where they were."""
-        own = {id(p) for p in self._optimizer.params}
-        pairs = zip(self.names(), self._first, self._optimizer.params, strict=True)
-        still = [name for name, first, p in pairs if torch.equal(first, p)]
-        outside = [n for n, p in self._module.named_parameters() if p.requires_grad and id(p) not in own]
-        return still + [name for name in outside if name not in self._changed]
 
     def _outside(self) -> dict[str, Any]:
         """Marks of all that the module holds and the optimizer does not train: parameters, buffers, attributes."""

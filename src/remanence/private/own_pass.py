@@ -49,13 +49,11 @@ class Reading:
     """How the training loop looks at a record, so that the recorder can look at it in the same way.
 
     `loss(call(model, features), labels)` is what the loop calls backward on, and `split` finds features and labels in a
-    batch of the loader. `every` is how many steps pass between two at which the attack looks for the canaries; left
-    out, so many that it costs less than the loop itself.
+    batch of the loader.
     """
 
     loss: Callable[[Any, Tensor], Tensor] = cross_entropy
     call: Callable[[Any, Tensor], Any] = lambda model, features: model(features)
-    every: int | None = None
     split: Callable[[Any], tuple[Tensor, Tensor]] = features_and_labels
 
 

@@ -60,7 +60,7 @@ class RunRecorder:
     ) -> None:
         self.claimed: list[Claim] = []
         self.expected: Claim = (0.0, 1.0, 0)  # until the accountant has been told of a step
-        self.steps, self.steps_before = 0, 0
+        self.steps = 0
         self.observed: dict[str, Observed] = {}
         self.parts = {part: Replayed() for part in PARTS}
         self.rounding = 0.0  # clipping norms by which a sum differed from the recorder's own
@@ -117,7 +117,7 @@ class RunRecorder:
         """What the accountant has been told of this step, or of the last one that it knows of."""
         if not self.claimed:
             return self.expected
-        wanted = self.steps + self.steps_before
+        wanted = self.steps
         for noise, rate, count in self.claimed:
             if wanted < count:
                 return noise, rate, count
@@ -185,7 +185,6 @@ class RunRecorder:
                 "claimed": [list(claim) for claim in self.claimed],
                 "records": self._records,
                 "steps": self.steps,
-                "steps_before": self.steps_before,
                 "tensors": self.names,
                 "observed": {name: _finite(vars(seen)) for name, seen in self.observed.items()},
                 "replay": {part: vars(seen) for part, seen in self.parts.items()},

@@ -47,7 +47,6 @@ _SCHEMA = {
         },
         "records": {"type": "integer", "minimum": 1},
         "steps": {"type": "integer", "minimum": 1},
-        "steps_before": _COUNT,
         "tensors": {"type": "array", "minItems": 1, "items": _TEXT},
         "observed": {"type": "object", "additionalProperties": _OBSERVED},
         "replay": {"type": "object", "properties": dict.fromkeys(PARTS, _REPLAYED), "required": list(PARTS)},
