@@ -41,7 +41,7 @@ from remanence.private.own_pass import (
     quiet_randomness,
     tensors_in,
 )
-from remanence.private.recorder import Claim, RunRecorder
+from remanence.private.recorder import RunRecorder
 from remanence.private.seeds import Stream, from_the_system, unknown
 
 __all__ = ["Reading", "RecordingWarning", "record"]
@@ -85,6 +85,7 @@ def record(
             records=records,
             canaries=canaries,
             framework=f"Opacus {version('opacus')}, torch {torch.__version__}",
+            history=lambda: privacy_engine.accountant.history,
         )
         try:
             if seed == "os":
@@ -100,12 +101,8 @@ def record(
             "rate": steps.batches.rate,
             **_counted(optimizer, loader, records),
         }
-
-        def claims() -> list[Claim]:
-            return [(float(n), float(q), int(count)) for n, q, count in privacy_engine.accountant.history]
-
         try:
-            with steps.watching(claims):
+            with steps.watching():
                 yield
         except BaseException as error:
             recorder.observe("recording-stopped", where=f"{type(error).__name__}: {str(error)[:160]}")
@@ -178,7 +175,7 @@ class Steps:
         self._recorder, self._optimizer = recorder, optimizer
         self._reading, self._canaries = reading, canaries
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
-        self._module: nn.Module = model._module if isinstance(model, AbstractGradSampleHooks) else model
+        self._module: nn.Module = model._module
         device = optimizer.params[0].device
         self.noise = Stream("the generator of the noise", optimizer.generator, device)
         batches: Any = getattr(loader.batch_sampler, "generator", None)
@@ -207,21 +204,12 @@ class Steps:
         self.batches = Batches(loader, self.draws)
 
     @contextmanager
-    def watching(self, claims: Callable[[], list[Claim]]) -> Iterator[None]:
+    def watching(self) -> Iterator[None]:
         """Follow the model and the optimizer, and let go of both at the end."""
         optimizer = self._optimizer
-
-        def clipped() -> None:
-            self._recorder.claimed = claims()
-            self._clip()
-
-        def noised() -> None:
-            self._recorder.claimed = claims()
-            self._add_noise()
-
         wanted = {
-            "accumulate" if self._ghost else "clip_and_accumulate": (clipped, lambda: None),
-            "add_noise": (self._before_noise, noised),
+            "accumulate" if self._ghost else "clip_and_accumulate": (self._clip, lambda: None),
+            "add_noise": (self._before_noise, self._add_noise),
         }
         before = {name: vars(optimizer).get(name) for name in wanted}
         ours = {name: self._around(getattr(optimizer, name), *both) for name, both in wanted.items()}
@@ -238,7 +226,6 @@ class Steps:
             for handle in handles:
                 handle.remove()
             self._safely(self._at_the_end)
-            self._recorder.claimed = claims()
             self._stopped = True
             for name, plain in before.items():
                 if vars(optimizer).get(name) is ours[name]:  # and not what was put there since

@@ -176,7 +176,7 @@ class OwnPass:
     """A copy of the model that gives the gradients of single records at the parameters of any step."""
 
     def __init__(self, model: Any, trained: Sequence[nn.Parameter], reading: Reading) -> None:
-        self._original: nn.Module = model._module if isinstance(model, AbstractGradSampleHooks) else model
+        self._original: nn.Module = model._module
         self._reading, self._parameters = reading, list(trained)
         frozen = {id(p): p for p in self._original.parameters() if not p.requires_grad}
         summary = "The model cannot be copied, so a step cannot be replayed without touching it."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -47,7 +47,7 @@ class Replayed:
 class RunRecorder:
     """Takes a run in step by step, and keeps of it what an audit needs. Memory does not grow with the model's size.
 
-    `claimed` is the accountant's history so far. `canaries.inserted` must be the last records of the training data.
+    `history` asks the accountant what it has been told. `canaries.inserted` must be the last records of the data.
     """
 
     def __init__(
@@ -57,8 +57,9 @@ class RunRecorder:
         records: int,
         canaries: Canaries | None,
         framework: str,
+        history: Callable[[], Sequence[Claim]],
     ) -> None:
-        self.claimed: list[Claim] = []
+        self._history = history
         self.expected: Claim = (0.0, 1.0, 0)  # until the accountant has been told of a step
         self.steps = 0
         self.observed: dict[str, Observed] = {}
@@ -115,14 +116,12 @@ class RunRecorder:
 
     def claim(self) -> Claim:
         """What the accountant has been told of this step, or of the last one that it knows of."""
-        if not self.claimed:
-            return self.expected
-        wanted = self.steps
-        for noise, rate, count in self.claimed:
-            if wanted < count:
-                return noise, rate, count
-            wanted -= count
-        return self.claimed[-1]
+        wanted, last = self.steps, self.expected
+        for last in self._history():
+            if wanted < last[2]:
+                return last
+            wanted -= last[2]
+        return last
 
     def replayed(self, part: str, why: str = "", *, steps: int = 1) -> None:
         """Note that a part of a step was replayed, or why it was not."""
@@ -149,12 +148,13 @@ class RunRecorder:
 
     def finish(self) -> None:
         """Write what was recorded; a run without a step leaves nothing."""
-        if not self._noise or not self.claimed:
+        claimed = [(float(noise), float(rate), int(count)) for noise, rate, count in self._history()]
+        if not self._noise or not claimed:
             self.writer.abandon()
             raise InputError(
                 "No training step was recorded.",
                 needs="at least one step that the accountant counted",
-                got=f"{self.steps} steps, {len(self.claimed)} entries in the accountant's history",
+                got=f"{self.steps} steps, {len(claimed)} entries in the accountant's history",
                 hint="put the whole training loop inside `with record(...)`",
             )
         starts = torch.tensor([0, *(len(members) for members in self._members)]).cumsum(0)
@@ -182,7 +182,7 @@ class RunRecorder:
         self.writer.finish(
             {
                 "framework": self._framework,
-                "claimed": [list(claim) for claim in self.claimed],
+                "claimed": claimed,
                 "records": self._records,
                 "steps": self.steps,
                 "tensors": self.names,
