@@ -172,7 +172,7 @@ def one_run(noise=1.0, batches=lambda batch: batch, repeats=0, steps=60, records
     """A run of which nothing was replayed, so that its numbers speak alone: noise by step and tensor, and batches."""
     generator = torch.Generator().manual_seed(0)
     sizes = torch.tensor([200, 20])
-    drawn = (noise * torch.randn(steps, 220, generator=generator).double()).square()
+    drawn = (1.1 * noise * torch.randn(steps, 220, generator=generator).double()).square()
     chosen = [
         batches((torch.rand(records, generator=generator) < 0.2).nonzero().flatten()) for _ in range(steps)
     ]

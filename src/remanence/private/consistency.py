@@ -49,7 +49,7 @@ _SAID: dict[str, tuple[Caveat, str]] = {
 @final
 @dataclass(frozen=True)
 class MeasuredNoise:
-    """The noise multiplier that ran, with an interval at 95 %, and the smallest share of the claim in any tensor."""
+    """The noise multiplier that ran, with an interval at 95 %."""
 
     value: float
     lower: float
@@ -92,15 +92,9 @@ class RecordedRun:
         return self.recording.tensors("noise")
 
     @cached_property
-    def _squares(self) -> Tensor:
-        """The squares of all noise by step and tensor, in clipping norms, `(steps, tensors)`."""
-        told = self._batches["settings"][:, 1]
-        return self._noise["sums"] * told.where(told > 0, torch.ones_like(told)).square()[:, None]
-
-    @cached_property
     def noise(self) -> MeasuredNoise:
         """The noise multiplier that ran."""
-        squares, numbers = float(self._squares.sum()), self.steps * int(self._noise["sizes"].sum())
+        squares, numbers = float(self._noise["sums"].sum()), self.steps * int(self._noise["sizes"].sum())
         low, high = chi2.ppf([0.975, 0.025], numbers)
         return MeasuredNoise(*(math.sqrt(squares / n) for n in (numbers, low, high)))
 
@@ -185,7 +179,7 @@ class RecordedRun:
 
     def _too_small(self, claimed: NDArray[np.float64]) -> Iterator[Caveat]:
         """The size of all noise, of every tensor's and of every step's."""
-        ratios = self._squares.numpy() / np.maximum(claimed, 1e-12)[:, None] ** 2
+        ratios = self._noise["sums"].numpy() / np.maximum(claimed, 1e-12)[:, None] ** 2
         sizes, names = self._noise["sizes"].numpy(), self.recording.manifest["tensors"]
         places = ["", *(f" on `{name}`" for name in names), *(f" in step {n + 1}" for n in range(self.steps))]
         squares = np.concatenate([[ratios.sum()], ratios.sum(0), ratios.sum(1)])

@@ -70,7 +70,7 @@ class RunRecorder:
         self.first_canary = records - (0 if canaries is None else len(canaries.inserted))
         self._records, self._canaries, self._framework = records, canaries, framework
         self._sizes: list[int] = []  # of the tensors
-        self._noise: list[Tensor] = []  # per step: its squares by tensor, over what the optimizer was told
+        self._noise: list[Tensor] = []  # per step: its squares by tensor, in clipping norms
         self._fingerprints: list[np.ndarray] = []  # of noise that was not replayed
         self._members: list[Tensor] = []
         self._settings: list[list[float]] = []  # clipping norm, multiplier told, its share that was there
@@ -92,11 +92,10 @@ class RunRecorder:
         `norm` is that of clipping, `told` the noise multiplier. Noise that was replayed need not be compared.
         """
         self._sizes = [len(tensor) for tensor in noised]
-        unit = (told or 1.0) * norm  # so that schedules do not matter
-        noise = [(a - b).float() / unit for a, b in zip(noised, summed, strict=True)]
+        noise = [(a - b).float() / norm for a, b in zip(noised, summed, strict=True)]
         self._noise.append(torch.stack([z.square().sum() for z in noise]).double().cpu())
         if compare:
-            self._fingerprints.append(_fingerprints(noise))
+            self._fingerprints.append(_fingerprints([z / (told or 1.0) for z in noise]))
         self._members.append(torch.tensor(members, dtype=torch.int32))
         self._settings.append([norm, told, 1.0])
         self.steps += 1
@@ -199,7 +198,7 @@ def _finite(seen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fingerprints(noise: Sequence[Tensor]) -> np.ndarray:
-    """A number for each tensor's noise, the same for the same noise but for rounding and signs.
+    """A number for each tensor's noise in standard deviations, the same for the same noise but for rounding and signs.
 
     0 where a tensor has too few numbers to be distinguished, or no noise at all, which is another finding.
     """
