@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from remanence.core.distances import nearest_neighbour_errors
-from remanence.core.errors import Error, classifier_divergence, mean_squared_error
+from remanence.core.errors import Error, mean_squared_error
 from remanence.core.knowledge import Knowledge
 from remanence.core.mechanism import Mechanism
 from remanence.core.priors import EmpiricalPrior
@@ -223,3 +223,19 @@ def gallery(title: str, shown: dict[str, Tensor]) -> Panel:
     """Rows of pictures `(pictures, *example)` with pixels in [0, 1]."""
     rows = [values.clamp(0, 1).double().cpu().numpy().round(2).tolist() for values in shown.values()]
     return Panel(title, pictures=rows, picture_rows=list(shown))
+
+
+def classifier_divergence(classify: Callable[[Tensor], Tensor]) -> Error:
+    """KL(p(z) ‖ p(ẑ)) between a classifier's predictions on target and guess (Balle et al. 2022, §V-A).
+
+    `classify` maps a batch of features to logits.
+    """
+
+    def measure(targets: Records, guesses: Records) -> Tensor:
+        logs = []
+        for records in (targets, guesses):
+            batch = records.features.flatten(0, records.labels.ndim - 1)
+            logs.append(classify(batch).double().log_softmax(-1).unflatten(0, records.batch_shape))
+        return (logs[0].exp() * (logs[0] - logs[1])).sum(-1)
+
+    return Error("classifier's KL divergence", measure)

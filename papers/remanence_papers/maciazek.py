@@ -24,6 +24,7 @@ from remanence.heads.transfer_head import TransferHead
 from remanence.reconstructor.attack import Reconstructor
 from remanence_papers.datasets import load_arrays
 from remanence_papers.letters import load_letters, pixels, train_letters
+from remanence_papers.normal_errors import Gaussians
 from remanence_papers.reproduction import Cell, Curve, Panel, Settings, interval
 from remanence_papers.signatures import READ
 
@@ -266,7 +267,7 @@ def roc_panel(title: str, found: Trials, made_up: Tensor) -> Panel:
     roc = found.roc()
     fpr, tpr = roc.curve()
     places = np.geomspace(1e-3, 1, 60)
-    laws = roc.gaussians(LARGEST_ERROR)
+    laws = Gaussians.of(roc, LARGEST_ERROR)
     fake = Roc(found.own.numpy(), made_up.numpy()).curve()
     curves = [
         Curve("measured", places.tolist(), np.interp(places, fpr, tpr).tolist()),

@@ -13,10 +13,8 @@ from .core.distances import public_errors as public_errors
 from .core.errors import Criterion as Criterion
 from .core.errors import Error as Error
 from .core.errors import Reduction as Reduction
-from .core.errors import classifier_divergence as classifier_divergence
 from .core.errors import mean_squared_error as mean_squared_error
 from .core.errors import mismatch as mismatch
-from .core.errors import on_columns as on_columns
 from .core.errors import pixels_off as pixels_off
 from .core.errors import relative_error as relative_error
 from .core.errors import squared_and_absolute_error as squared_and_absolute_error

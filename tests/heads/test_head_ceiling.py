@@ -28,7 +28,6 @@ from remanence import (
 )
 from remanence.auditing import AuditResult
 from remanence.core.attack import Attack, Reconstruction
-from remanence.core.errors import on_columns
 from remanence.core.guess_coverage import good_guess, most_met
 from remanence.core.oblivious import Oblivious
 from remanence.core.releases import Weights
@@ -270,8 +269,6 @@ def test_records_that_are_met_on_the_edge_are_counted():
     for features in (one, torch.full((12288,), 25.37)):
         same = Records(features.expand(30, -1), torch.zeros(30))
         assert most_met(same, Criterion(mean_squared_error, 0.0)) == 30
-    columns = on_columns(mean_squared_error, [0, 1, 2])
-    assert most_met(Records(different[:, :5], torch.zeros(2)), Criterion(columns, 0.25)) == 2
 
 
 def test_a_threshold_that_cannot_be_used_is_refused():

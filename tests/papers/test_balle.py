@@ -10,7 +10,7 @@ from conftest import pictures
 from remanence import DPSGD, SGD, AnyModule, Perceptron, Queried, Records
 from remanence_papers import balle_cifar, registry
 from remanence_papers.balle_cifar import Patches, convolutional_network
-from remanence_papers.balle_games import Split, Study, asked, first
+from remanence_papers.balle_games import Split, Study, asked, classifier_divergence, first
 from remanence_papers.balle_private import noise_for
 from remanence_papers.balle_randomness import _neighbours_agree, _repeated
 from remanence_papers.balle_training import _never_moved
@@ -178,3 +178,11 @@ def test_small_figures_show_what_the_paper_says():
     assert error(private["clipping only"]) < private["no DP"]["oracle"] < error(private["ε = 100"])
     for row in private.values():
         assert row["bound"] is None or row["below the oracle"]["lower"] <= row["bound"] <= row["Theorem 2"]
+
+
+def test_divergence_is_zero_for_the_same_picture_and_large_where_a_classifier_disagrees():
+    error = classifier_divergence(lambda features: 10 * features.flatten(1)[:, :2])
+    one = Records(torch.tensor([[1.0, 0.0]]), torch.zeros(1))
+    other = Records(torch.tensor([[0.0, 1.0]]), torch.zeros(1))
+    assert float(error(one, one)) == pytest.approx(0)
+    assert float(error(one, other)) == pytest.approx(10, rel=1e-3)

@@ -18,7 +18,6 @@ from remanence import (
     TransferHead,
     Uninformed,
     audit_head,
-    classifier_divergence,
     head_game,
     play,
 )
@@ -102,14 +101,6 @@ def test_a_mechanism_that_cannot_be_asked_says_so():
         Queried(game.mechanism, game.known_data).release(
             game.known_data, game.prior.sample(2, torch.Generator()), torch.Generator()
         )
-
-
-def test_divergence_is_zero_for_the_same_picture_and_large_where_a_classifier_disagrees():
-    error = classifier_divergence(lambda features: 10 * features.flatten(1)[:, :2])
-    one = Records(torch.tensor([[1.0, 0.0]]), torch.zeros(1))
-    other = Records(torch.tensor([[0.0, 1.0]]), torch.zeros(1))
-    assert float(error(one, one)) == pytest.approx(0)
-    assert float(error(one, other)) == pytest.approx(10, rel=1e-3)
 
 
 def test_held_out_records_are_never_learned_from_whatever_copies_there_are():

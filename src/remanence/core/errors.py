@@ -5,7 +5,7 @@ Errors, never similarities: 0 is exact, and smaller is closer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -240,30 +240,3 @@ def _assigned(errors: Tensor) -> Tensor:
         rows, columns = linear_sum_assignment(cost)
         own[rows] = columns
     return torch.from_numpy(chosen)
-
-
-def on_columns(error: Error, columns: Sequence[int]) -> Error:
-    """The same error restricted to some of the flattened features: those unknown to the adversary."""
-    chosen = list(columns)
-
-    def measure(targets: Records, guesses: Records) -> Tensor:
-        parts = (Records(r.flat[..., chosen], r.labels) for r in (targets, guesses))
-        return error.measure(*parts)
-
-    return Error(f"{error.name} over {len(chosen)} attributes", measure, error.reach, error.squared)
-
-
-def classifier_divergence(classify: Callable[[Tensor], Tensor]) -> Error:
-    """KL(p(z) ‖ p(ẑ)) between a classifier's predictions on target and guess (Balle et al. 2022, §V-A).
-
-    `classify` maps a batch of features to logits.
-    """
-
-    def measure(targets: Records, guesses: Records) -> Tensor:
-        logs = []
-        for records in (targets, guesses):
-            batch = records.features.flatten(0, records.labels.ndim - 1)
-            logs.append(classify(batch).double().log_softmax(-1).unflatten(0, records.batch_shape))
-        return (logs[0].exp() * (logs[0] - logs[1])).sum(-1)
-
-    return Error("classifier's KL divergence", measure)

@@ -13,7 +13,6 @@ from torch import Tensor
 from remanence.core.baseline import Baseline
 from remanence.core.rates import SuccessRate
 from remanence.results.caveats import Caveat
-from remanence.results.claims import split
 from remanence.results.findings import Finding, ProvenRecords, WholeRecords, read_finding, stored_finding
 from remanence.results.verdict import Policy
 
@@ -127,8 +126,6 @@ class Evidence:
     @classmethod
     def from_json(cls, entry: Json, arrays: Mapping[str, Tensor]) -> Evidence:
         """Read an entry back; the intervals are recomputed from the counts."""
-        older, numbers = split(entry.get("numbers", {}))
-        findings = [read_finding(finding) for finding in entry["findings"]]
         return cls(
             attack=entry["attack"],
             main=SuccessRate.from_json(entry["main"]),
@@ -138,11 +135,11 @@ class Evidence:
             label_rate=None if entry["labels"] is None else SuccessRate.from_json(entry["labels"]),
             errors=ErrorSummary(**{each.name: entry["error"][each.name] for each in fields(ErrorSummary)}),
             unresolved=_unresolved(entry, arrays),
-            numbers=numbers,
+            numbers=entry.get("numbers", {}),
             settings=entry.get("settings", {}),
             proven=entry.get("proven"),
             proven_of=entry.get("proven_of"),
-            findings=(*findings, *([] if older is None else [older])),
+            findings=tuple(read_finding(finding) for finding in entry["findings"]),
             reference=entry["reference"],
             arrays=arrays,
         )
