@@ -20,7 +20,6 @@ from torch.nn.functional import cross_entropy, interpolate
 from remanence import (
     EmpiricalPrior,
     Exact,
-    ExclusivityGuard,
     Game,
     Records,
     SharedGradient,
@@ -200,40 +199,6 @@ def matching(options: argparse.Namespace) -> None:
             )
 
 
-def train_step(network: nn.Module, optimiser: torch.optim.Optimizer, inputs: Tensor, labels: Tensor) -> None:
-    optimiser.zero_grad()
-    cross_entropy(network(inputs), labels).backward()
-    optimiser.step()
-
-
-def guard(options: argparse.Namespace) -> None:
-    """A training step of 3072-512-10 with SGD, with and without the guard, in turns."""
-    for count in (8, 32, 128):
-        torch.manual_seed(0)
-        network = perceptron(3072, [512], 10, bias=True, dtype=torch.float32)
-        optimiser = torch.optim.SGD(network.parameters(), lr=0.01)
-        inputs, labels = torch.randn(count, 3072), torch.randint(10, (count,))
-
-        watching = ExclusivityGuard(network, inputs)
-        seconds: dict[bool, list[float]] = {False: [], True: []}
-        for turn in range(2 * options.steps):
-            guarded = turn % 2 == 1
-            started = time.perf_counter()
-            if guarded:
-                with watching:
-                    train_step(network, optimiser, inputs, labels)
-                    watching.allows()
-            else:
-                train_step(network, optimiser, inputs, labels)
-            seconds[guarded].append(time.perf_counter() - started)
-        plain, watched = (float(np.median(seconds[kind])) for kind in (False, True))
-        print(
-            f"3072-512-10, batch {count}: {plain * 1e3:.3f} ms without, {watched * 1e3:.3f} ms with the guard: "
-            f"{watched / plain - 1:+.1%}",
-            flush=True,
-        )
-
-
 def hybrid(options: argparse.Namespace) -> None:
     """Pictures upsampled to 224 × 224 as in the paper; its data sets (ImageNet, ISIC, FaceScrub) are not to be had."""
     data = pictures(options.cifar, "xte", "yte")
@@ -268,7 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["exact", "low-rank", "matching", "hybrid", "guard"])
+    parser.add_argument("what", choices=["exact", "low-rank", "matching", "hybrid"])
     parser.add_argument("--cifar", type=Path, default=Path("cifar10.npz"))
     parser.add_argument("--retina", type=Path, default=Path("retinamnist.npz"))
     parser.add_argument("--batches", type=int, default=10)
@@ -276,7 +241,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    commands = {"exact": exact, "low-rank": low_rank, "matching": matching, "hybrid": hybrid, "guard": guard}
+    commands = {"exact": exact, "low-rank": low_rank, "matching": matching, "hybrid": hybrid}
     commands[options.what](options)
 
 

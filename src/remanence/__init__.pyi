@@ -97,7 +97,7 @@ from .training.sgd import SGD as SGD
 from .updates.dense.exposure import Exposure as Exposure
 from .updates.dense.exposure import gradient_exposure as gradient_exposure
 from .updates.exact import Exact as Exact
-from .updates.guard import ExclusivityGuard as ExclusivityGuard
+from .updates.guard import GradientGuard as GradientGuard
 from .updates.shared_gradient import SharedGradient as SharedGradient
 
 __version__: str

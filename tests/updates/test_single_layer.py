@@ -15,7 +15,7 @@ from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import realised_noise
 from remanence.updates.dense.exposure import gradient_exposure
 from remanence.updates.dense.layers import dense_head, head_inputs
-from remanence.updates.guard import ExclusivityGuard, reason_to_withhold
+from remanence.updates.guard import GradientGuard, reason_to_withhold
 
 NUMBERS = 64
 
@@ -164,16 +164,14 @@ def test_one_record_is_read_after_declared_steps_and_several_are_not_claimed():
     assert reason(one_step, Declared(LocalTraining(1, 0.1))) == "3 samples can be read off it"
 
 
-def test_a_thorough_guard_holds_such_a_batch_back_and_a_quick_one_says_that_it_cannot():
+def test_a_guard_holds_such_a_batch_back_though_no_neuron_can_be_exclusive():
     model, (inputs, labels) = layer(10), batch(4, 10)
     with pytest.raises(InputError, match="a single layer"):
-        ExclusivityGuard(model)
-    with pytest.raises(InputError, match="a single layer"):
         gradient_exposure(model, inputs, labels)
-    with ExclusivityGuard(model, thorough=True) as guard:
-        cross_entropy(model(inputs), labels).backward()
-        assert guard.withhold()
-    assert guard.samples_exposed == 4
+    guard = GradientGuard(model)
+    cross_entropy(model(inputs), labels).backward()
+    assert guard.withhold()
+    assert guard.proven == 4
 
 
 def test_noise_is_read_off_the_columns_sums():

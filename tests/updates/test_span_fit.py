@@ -11,7 +11,7 @@ from remanence.updates import span
 from remanence.updates.dense.exposure import gradient_exposure
 from remanence.updates.dense.layers import SMOOTH, Activation, dense_head, recognised
 from remanence.updates.dense.span_fit import SpanEquations, fit_in_span
-from remanence.updates.guard import ExclusivityGuard
+from remanence.updates.guard import GradientGuard
 
 FLOAT32 = 1.2e-7
 
@@ -132,13 +132,12 @@ def test_a_softened_kink_tends_to_the_kink():
         )
 
 
-def test_a_guard_that_counts_exclusive_neurons_refuses_what_has_none():
-    with pytest.raises(InputError, match="GELU"):
-        ExclusivityGuard(network(nn.GELU))
+def test_exclusive_neurons_are_not_counted_where_there_are_none_and_the_guard_reads_all_the_same():
     model, (inputs, labels) = network(nn.GELU), batch(4)
-    with ExclusivityGuard(model, thorough=True) as guard:
-        cross_entropy(model(inputs), labels).backward()
-        assert guard.withhold()
+    with pytest.raises(InputError, match="GELU"):
+        gradient_exposure(model, inputs, labels)
+    cross_entropy(model(inputs), labels).backward()
+    assert GradientGuard(model).withhold()
 
 
 def test_a_large_layer_is_sketched_and_gives_the_same_span(monkeypatch):

@@ -216,7 +216,7 @@ class DenseHead:
                 f"No neuron belongs to one sample alone behind {self.activation.name}.",
                 needs="ReLU between the layers, which switches neurons off",
                 got=self.activation.name,
-                hint="thorough=True, which takes any of the usual functions",
+                hint="GradientGuard or remanence update, which take any of the usual functions",
             )
 
     def require_readable(self) -> None:
