@@ -26,7 +26,7 @@ def test_a_gradient_is_held_back_whether_or_not_a_neuron_is_exclusive():
 def test_a_crowd_passes_and_keeps_its_gradient():
     network = relu_network(40, 24, 7, seed=0)
     guard = GradientGuard(network)
-    inputs, labels = batch(400, 40, 7, 0)
+    inputs, labels = batch(800, 40, 7, 0)
     cross_entropy(network(inputs), labels).backward()
     assert not guard.withhold()
     assert all(parameter.grad is not None for parameter in network.parameters())
