@@ -1,41 +1,32 @@
 """Remanence in other people's habits: a settings file, a fixture, an experiment tracker."""
 
 import json
-import sys
 
 import pytest
 
 from conftest import settings_arguments
 from remanence import InputError
-from remanence.cli.main import main
 
 pytest_plugins = ["pytester"]
 
 FACTORY = "from remanence.targets import diabetes_shortlist as factory\n"
 
 
-def run(monkeypatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code
-
-
-def test_a_settings_file_holds_the_options_and_the_command_line_wins(tmp_path, monkeypatch, capsys):
+def test_a_settings_file_holds_the_options_and_the_command_line_wins(tmp_path, run):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/model.py").write_text(FACTORY)
     settings = 'target = "model.py:factory"\nattack = ["retrain-and-compare"]\ntrials = 30\nseed = 5\nout = "found"\n'
     (tmp_path / "mine/audit.toml").write_text(settings + "max_success = 0.95\naccept_unproven = true\n")
-    monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, "audit", "mine/audit.toml", "--json") == 0
-    document = json.loads(capsys.readouterr().out)
+    code, out, _ = run("audit", "mine/audit.toml", "--json")
+    assert code == 0
+    document = json.loads(out)
     assert document["target"] == "mine/model.py:factory"
     assert document["seed"] == 5
     assert document["policy"]["max_success"] == 0.95
     assert [entry["main"]["trials"] for entry in document["evidence"]] == [30]
     assert document == json.loads((tmp_path / "mine/found/audit.json").read_text())
-    assert run(monkeypatch, "audit", "mine/audit.toml", "--json", "--max-success", "0.1") == 1
-    assert json.loads(capsys.readouterr().out)["policy"]["max_success"] == 0.1
+    code, out, _ = run("audit", "mine/audit.toml", "--json", "--max-success", "0.1")
+    assert (code, json.loads(out)["policy"]["max_success"]) == (1, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +66,10 @@ def test_settings_are_the_arguments_of_their_command(tmp_path, text, arguments):
     assert found == [each.format(tmp_path) for each in arguments]
 
 
-def test_what_the_owner_says_about_the_audit_is_on_the_page_to_sign(tmp_path, monkeypatch, capsys):
+def test_what_the_owner_says_about_the_audit_is_on_the_page_to_sign(tmp_path, run):
     text = 'target = "digits-noisy-sum"\ntrials = 40\nout = "out"\n[about]\ntitle = "Digits 2026"\nowner = "Ada"\n'
     (tmp_path / "audit.toml").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    run(monkeypatch, "audit", "audit.toml")
+    run("audit", "audit.toml")
     assert json.loads((tmp_path / "out/audit.json").read_text())["about"] == {
         "title": "Digits 2026",
         "owner": "Ada",

@@ -1,7 +1,6 @@
 """Nothing that a file or a folder's name brings along commands a terminal, a CI host or a reader."""
 
 import json
-import sys
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 
 from audit_results import result
 from remanence import AuditResult, InputError, Verdict
-from remanence.cli.main import main
 from remanence.core.plain_text import plain, plainly
 from remanence.report import markdown
 from remanence.results.storage import DOCUMENT
@@ -51,35 +49,29 @@ def poisoned(folder):
 
 
 @pytest.mark.parametrize("command", ["show", "report"])
-def test_a_poisoned_result_in_a_poisoned_folder_is_shown(tmp_path, capsys, monkeypatch, command):
+def test_a_poisoned_result_in_a_poisoned_folder_is_shown(tmp_path, run, command):
     folder = tmp_path / "[/red] [bold]\x1b[2J name"
     folder.mkdir(parents=True)
     poisoned(folder)
     extra = ["--format", "markdown"] if command == "report" else []
-    monkeypatch.setattr(sys, "argv", ["remanence", command, str(folder), *extra])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in (0, 1)
-    told = capsys.readouterr()
-    for line in (told.out + told.err).split("\n"):
+    code, out, err = run(command, folder, *extra)
+    assert code in (0, 1)
+    for line in (out + err).split("\n"):
         assert "\x1b[2J" not in line
         assert "\u202e" not in line
         assert not line.lstrip().startswith("::")
-    assert "[/red]" in told.out.replace("\\", "")
+    assert "[/red]" in out.replace("\\", "")
 
 
-def test_status_of_a_folder_with_a_poisoned_name(tmp_path, capsys, monkeypatch):
+def test_status_of_a_folder_with_a_poisoned_name(tmp_path, run):
     from remanence.scale.journal import Journal, Plan
 
     folder = tmp_path / "[/red]\x1b[2J"
     journal = Journal(folder)
     journal.begin({"options": {"command": "audit", "target": EVIL}})
     journal.announce([Plan(EVIL, "x", 10, 2)])
-    monkeypatch.setattr(sys, "argv", ["remanence", "status", str(folder)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    told = capsys.readouterr().out
+    code, told, _ = run("status", folder)
+    assert code == 0
     assert "\x1b[2J" not in told
     assert not any(line.lstrip().startswith("::") for line in told.split("\n"))
 

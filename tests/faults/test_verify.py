@@ -3,13 +3,11 @@
 import json
 import math
 import subprocess
-import sys
 
 import pytest
 
 from audit_results import result
 from remanence import Policy, Verdict, audit
-from remanence.cli.main import main
 from remanence.report.html import report
 from remanence.results.storage import DOCUMENT
 from remanence.targets import digits_dpsgd_poisson, digits_noisy_sum
@@ -27,112 +25,87 @@ def game():
 """
 
 
-@pytest.fixture
-def remanence(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["remanence", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        return ended.value.code, told.out, told.err
-
-    return call
-
-
-def test_a_result_is_computed_again_and_a_changed_one_refused(tmp_path, remanence):
+def test_a_result_is_computed_again_and_a_changed_one_refused(tmp_path, run):
     audit(digits_noisy_sum(), trials=60, policy=Policy(0.1)).save(tmp_path)
-    code, told, _ = remanence("verify", tmp_path)
+    code, told, _ = run("verify", tmp_path)
     assert code == 0
     assert "Verdict: PROTECTED follows" in told
     document = json.loads((tmp_path / DOCUMENT).read_text())
     document["evidence"][0]["main"]["upper"] -= 0.01
     (tmp_path / DOCUMENT).write_text(json.dumps(document))
-    code, _, told = remanence("verify", tmp_path)
+    code, _, told = run("verify", tmp_path)
     assert code == 2
     assert "the counts give" in told
 
 
-def test_protected_by_a_ceiling_that_cannot_be_computed_again_is_not_verified(tmp_path, remanence):
+def test_protected_by_a_ceiling_that_cannot_be_computed_again_is_not_verified(tmp_path, run):
     found = result(Verdict.PROTECTED)  # its training states no noise that the ceiling could be about
     found.save(tmp_path)
-    code, _, told = remanence("verify", tmp_path)
+    code, _, told = run("verify", tmp_path)
     assert (code, "PROTECTED was not verified" in told) == (2, True)
     assert "PROTECTED rests on a ceiling that was not computed again" in report(found)
 
 
-def test_a_run_is_played_again_with_the_data_at_hand(tmp_path, monkeypatch, remanence):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_is_played_again_with_the_data_at_hand(tmp_path, run):
     (tmp_path / "mine.py").write_text(TARGET)
     (tmp_path / "scale.txt").write_text("0.05")
-    audit = [
-        "audit",
-        "mine.py:game",
-        "--attack",
-        "retrain-and-compare",
-        "--trials",
-        "20",
-        "--unit-trials",
-        "5",
-    ]
-    assert remanence(*audit, "--max-success", "0.9", "--out", "run")[0] in (1, 3)
+    options = "--attack retrain-and-compare --trials 20 --unit-trials 5 --max-success 0.9 --out run"
+    assert run("audit", "mine.py:game", *options.split())[0] in (1, 3)
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    code, told, _ = remanence("verify", "run", "--target", "mine.py:game")
+    code, told, _ = run("verify", "run", "--target", "mine.py:game")
     assert code == 0
     assert "4 counted again, one of them played again, the same" in told
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     (tmp_path / "scale.txt").write_text("5")  # a file that training reads, and no fingerprint knows
-    code, _, told = remanence("verify", "run", "--target", "mine.py:game")
+    code, _, told = run("verify", "run", "--target", "mine.py:game")
     assert code == 2
     assert "gives another result now" in told
     (tmp_path / "mine.py").write_text(TARGET.replace("manual_seed(0)), torch", "manual_seed(1)), torch"))
-    code, _, told = remanence("verify", "run", "--target", "mine.py:game")
+    code, _, told = run("verify", "run", "--target", "mine.py:game")
     assert code == 2
     assert "made from other data" in told
 
 
 @pytest.mark.parametrize("target", [digits_noisy_sum, digits_dpsgd_poisson])
-def test_a_ceiling_is_computed_again_from_the_training_s_settings(tmp_path, remanence, target):
+def test_a_ceiling_is_computed_again_from_the_training_s_settings(tmp_path, run, target):
     audit(target(), trials=20, policy=Policy(0.9), target="noisy").save(tmp_path)
-    code, told, _ = remanence("verify", tmp_path)
+    code, told, _ = run("verify", tmp_path)
     assert (code, "Ceilings: 1 of 1 computed again" in told) == (0, True)
     document = json.loads((tmp_path / DOCUMENT).read_text())
     bound = document["bounds"][0]
     lower = bound["success"] * 0.99  # with its logarithm, so that the result agrees with itself
     document["bounds"][0] = {**bound, "success": lower, "log_success": math.log(lower)}
     (tmp_path / DOCUMENT).write_text(json.dumps(document))
-    code, _, told = remanence("verify", tmp_path)
+    code, _, told = run("verify", tmp_path)
     assert (code, "and its recipe gives" in told) == (2, True)
 
 
-def test_a_target_proves_the_ceilings_of_its_result(tmp_path, monkeypatch, remanence):
-    monkeypatch.chdir(tmp_path)
+def test_a_target_proves_the_ceilings_of_its_result(tmp_path, run):
     target = "from dataclasses import replace\nfrom remanence import bounds, targets\n"
     honest = target + "def game():\n    return targets.digits_noisy_sum()\n"
     (tmp_path / "mine.py").write_text(honest)
-    assert remanence("audit", "mine.py:game", "--trials", 20, "--max-success", 0.9, "--out", "run")[0] in (
-        0,
-        3,
-    )
-    code, told, err = remanence("verify", "run", "--target", "mine.py:game")
+    code, _, _ = run("audit", "mine.py:game", "--trials", 20, "--max-success", 0.9, "--out", "run")
+    assert code in (0, 3)
+    code, told, err = run("verify", "run", "--target", "mine.py:game")
     assert (code, "Data: the same" in told) == (0, True), err
     (tmp_path / "mine.py").write_text(
         honest.replace("targets.digits_noisy_sum()", "replace(targets.digits_noisy_sum(), bounds=())")
     )
-    code, _, told = remanence("verify", "run", "--target", "mine.py:game")
+    code, _, told = run("verify", "run", "--target", "mine.py:game")
     assert (code, "proves other ceilings" in told) == (2, True)
 
 
-def test_a_signature_holds_for_the_result_and_the_key_alone(tmp_path, remanence):
+def test_a_signature_holds_for_the_result_and_the_key_alone(tmp_path, run):
     result(Verdict.EXPOSED).save(tmp_path / "run")
     for name in ("mine", "other"):
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
         subprocess.run(make, check=True)  # noqa: S603
-    code, told, _ = remanence("verify", tmp_path / "run", "--sign", tmp_path / "mine")
+    code, told, _ = run("verify", tmp_path / "run", "--sign", tmp_path / "mine")
     assert (code, "Signed" in told) == (0, True)
-    assert remanence("verify", tmp_path / "run", "--signed-by", tmp_path / "mine.pub")[0] == 0
-    assert "does not hold" in remanence("verify", tmp_path / "run", "--signed-by", tmp_path / "other.pub")[2]
+    assert run("verify", tmp_path / "run", "--signed-by", tmp_path / "mine.pub")[0] == 0
+    assert "does not hold" in run("verify", tmp_path / "run", "--signed-by", tmp_path / "other.pub")[2]
     document = tmp_path / "run" / DOCUMENT
     document.write_text(document.read_text().replace('"seed": 0', '"seed": 1'))
-    code, _, told = remanence("verify", tmp_path / "run", "--signed-by", tmp_path / "mine.pub")
+    code, _, told = run("verify", tmp_path / "run", "--signed-by", tmp_path / "mine.pub")
     assert code == 2
     assert "does not hold" in told

@@ -36,8 +36,8 @@ from torch.nn.functional import (
     scaled_dot_product_attention,
 )
 
+from conftest import dpsgd_game, heads_game, network_game, noisy_sum, pictures, synthetic
 from remanence import (
-    DPSGD,
     GLM,
     SGD,
     AuditResult,
@@ -60,7 +60,6 @@ from remanence import (
     Queried,
     Reconstructor,
     Records,
-    Reduction,
     RetrainAndCompare,
     StratifiedPrior,
     TransferHead,
@@ -198,35 +197,10 @@ for _name in TARGETS:
 # ---------------------------------------------------------------------------------- games of other mechanisms
 
 
-def synthetic(count: int = 40, features: int = 4, classes: int = 2, seed: int = 0) -> Records:
-    """Gaussian features; classes that depend on them with noise."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, features, generator=generator, dtype=torch.float64) * 2 + 1
-    scores = x[:, :classes] + 3 * torch.randn(count, classes, generator=generator, dtype=torch.float64)
-    return Records(x, scores.argmax(1))
-
-
 def amounts(count: int = 40) -> Records:
     data = synthetic(count)
     noise = torch.rand(count, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     return Records(data.features, (0.1 * data.features.sum(1)).exp() * (0.5 + noise))
-
-
-def pictures(count: int, classes: int = 3, seed: int = 0) -> Records:
-    """Smooth 3 × 3 pictures around a mean of their class, and what a random ReLU layer makes of them."""
-    generator = torch.Generator().manual_seed(99)
-    means = torch.rand(classes, 9, generator=generator)
-    factors, backbone = torch.randn(3, 9, generator=generator), torch.randn(9, 24, generator=generator)
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(count).remainder(classes)
-    features = means[labels] + 0.5 * torch.randn(count, 3, generator=generator) @ factors
-    return Records(features.unflatten(1, (3, 3)), labels, embedding=(features @ backbone).relu())
-
-
-def noisy_sum(records: Records, seed: int) -> Tensors:
-    generator = torch.Generator().manual_seed(seed)
-    total = records.features.sum(0)
-    return {"sum": total + torch.randn(total.shape, generator=generator, dtype=total.dtype)}
 
 
 def own_function() -> Game:
@@ -238,31 +212,20 @@ def own_function() -> Game:
 
 
 def private_network(**settings: Any) -> Game:
-    data = synthetic(25, classes=3)
-    data = Records(data.features.float(), data.labels)
-    mechanism = DPSGD(Perceptron((4, 5, 3)), **{"noise_multiplier": 1.0, "steps": 6, **settings})
-    bound = bounds.of(mechanism, 1 / 5)
-    return Game(mechanism, FinitePrior(data[:5]), data[5:], Criterion(mismatch, 0.5), bounds=(bound,))
+    game = dpsgd_game(**settings)
+    return replace(game, bounds=(bounds.of(game.mechanism, 1 / 5),))
 
 
 def no_shortlist() -> Game:
     listed = private_network(noise_multiplier=0.05, steps=8, max_grad_norm=0.5)
     close = Criterion(mean_squared_error, 1e-2, label_scale=1.0)
-    return Game(
-        listed.mechanism,
-        Uninformed(),
-        listed.known_data,
-        close,
+    return replace(
+        listed,
+        prior=Uninformed(),
+        criterion=close,
         targets=EmpiricalPrior(listed.prior.candidates),
+        bounds=(),
     )
-
-
-def network() -> Game:
-    data = pictures(530, seed=2)
-    data = Records(data.features, data.labels)
-    mechanism = SGD(Perceptron((9, 4, 3)), epochs=20, learning_rate=0.5, initial_seed=0)
-    prior, targets = EmpiricalPrior(data[30:430]), EmpiricalPrior(data[430:])
-    return Game(mechanism, prior, data[:30], Criterion(mean_squared_error, 0.3), targets=targets)
 
 
 def queried(**settings: Any) -> Game:
@@ -271,12 +234,6 @@ def queried(**settings: Any) -> Game:
     mechanism = SGD(Perceptron((4, 6, 3)), epochs=20, learning_rate=0.3, initial_seed=0)
     game = Game(mechanism, FinitePrior(data[:6]), data[6:25], Criterion(mismatch, 0.5))
     return replace(game, mechanism=Queried(mechanism, data[25:], **settings))
-
-
-def weak_heads() -> Game:
-    head = TransferHead(classes=3, epochs=15, learning_rate=0.05)
-    public, private = StratifiedPrior(pictures(300), 2), StratifiedPrior(pictures(90, seed=1), 2)
-    return Game(head, public, None, Criterion(mean_squared_error, 0.3, Reduction.CLASS), targets=private)
 
 
 def played(game: Any, attacks: Any = None, *, trials: int) -> AuditResult:
@@ -296,8 +253,8 @@ case("game/dpsgd", lambda: played(private_network(), trials=60))
 case("game/dpsgd-poisson", lambda: played(private_network(sample_rate=0.5), trials=60))
 case("game/gradient-based", lambda: played(no_shortlist(), [GradientBased()], trials=15))
 case("game/membership-shortlist", lambda: played(Membership(own_function()), trials=60))
-case("game/membership-network", lambda: played(Membership(network()), [_QUICK], trials=60))
-case("game/network", lambda: played(network(), [_QUICK], trials=40))
+case("game/membership-network", lambda: played(Membership(network_game()), [_QUICK], trials=60))
+case("game/network", lambda: played(network_game(), [_QUICK], trials=40))
 for _answers, _settings in (("logits", {}), ("probabilities", {"decimals": 2}), ("label", {})):
     case(
         f"game/queried-{_answers}",
@@ -305,7 +262,7 @@ for _answers, _settings in (("logits", {}), ("probabilities", {"decimals": 2}), 
             queried(answers=answers, **settings), [RetrainAndCompare()], trials=40
         ),
     )
-case("game/heads-weak", lambda: played(weak_heads(), [LinearReader()], trials=40))
+case("game/heads-weak", lambda: played(heads_game(2), [LinearReader()], trials=40))
 
 
 # ------------------------------------------------------------------------------------------------- updates

@@ -9,22 +9,13 @@ import torch
 from scipy.stats import norm
 
 from remanence import DPSGD, AnyModule, FinitePrior, Game, Records, SuccessRate
-from remanence.cli.main import main
 from remanence.core.references import HAYES_2023
 from remanence_papers import hayes_full_batch, hayes_optimisation, registry, views
 from remanence_papers.datasets import handwriting
 from remanence_papers.hayes_full_batch import optimum
 from remanence_papers.hayes_games import EXACT
 from remanence_papers.printing import print_pages
-from remanence_papers.reproduction import (
-    Outcome,
-    Panel,
-    Reproduction,
-    Settings,
-    as_text,
-    curve,
-    interval,
-)
+from remanence_papers.reproduction import Outcome, Panel, Reproduction, Settings, as_text, curve, interval
 
 
 def tiny(settings: Settings) -> Outcome:
@@ -44,22 +35,14 @@ def tiny_entry(monkeypatch):
     return entry
 
 
-def reproduce(monkeypatch, capsys, *arguments) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["remanence", "reproduce", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    printed = capsys.readouterr()
-    return int(stopped.value.code or 0), printed.out, printed.err
-
-
-def test_without_a_name_every_reproduction_is_listed(monkeypatch, capsys):
-    code, out, _ = reproduce(monkeypatch, capsys)
+def test_without_a_name_every_reproduction_is_listed(run):
+    code, out, _ = run("reproduce")
     assert code == 0
     assert all(name in out for name in registry.REPRODUCTIONS)
 
 
-def test_a_run_writes_what_it_prints(tiny_entry, tmp_path, monkeypatch, capsys):
-    code, out, _ = reproduce(monkeypatch, capsys, "tiny", "--out", tmp_path, "--trials", 20, "--seed", 7)
+def test_a_run_writes_what_it_prints(tiny_entry, tmp_path, run):
+    code, out, _ = run("reproduce", "tiny", "--out", tmp_path, "--trials", 20, "--seed", 7)
     assert code == 0
     document = json.loads((tmp_path / "tiny.json").read_text())
     assert document["rows"][1]["attack"]["rate"] == 0.1
@@ -73,9 +56,9 @@ def test_a_run_writes_what_it_prints(tiny_entry, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "tiny.svg").read_text().count("faces") == 1
 
 
-def test_a_stored_result_draws_the_same_picture_again(tiny_entry, tmp_path, monkeypatch, capsys):
-    reproduce(monkeypatch, capsys, "tiny", "--out", tmp_path / "first")
-    reproduce(monkeypatch, capsys, tmp_path / "first/tiny.json", "--out", tmp_path / "second")
+def test_a_stored_result_draws_the_same_picture_again(tiny_entry, tmp_path, run):
+    run("reproduce", "tiny", "--out", tmp_path / "first")
+    run("reproduce", tmp_path / "first/tiny.json", "--out", tmp_path / "second")
     for file in ("tiny.svg", "tiny.md", "tiny.json"):
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
 
@@ -89,9 +72,9 @@ def test_large_pictures_are_stored_small(tiny_entry, tmp_path):
     assert stored == [[float(x // 14 == y // 14) for x in range(56)] for y in range(56)]
 
 
-def test_without_matplotlib_there_is_no_picture_and_a_sentence(tiny_entry, tmp_path, monkeypatch, capsys):
+def test_without_matplotlib_there_is_no_picture_and_a_sentence(tiny_entry, tmp_path, monkeypatch, run):
     monkeypatch.setattr(views, "find_spec", lambda name: None)
-    code, _, err = reproduce(monkeypatch, capsys, "tiny", "--out", tmp_path)
+    code, _, err = run("reproduce", "tiny", "--out", tmp_path)
     assert code == 0
     assert "matplotlib" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.json", "tiny.md"]
@@ -145,8 +128,8 @@ def test_a_page_whose_data_are_not_there_is_named_and_leaves_the_others(several_
     assert "mnist.npz" in failed["hayes-figure-3"]
 
 
-def test_all_prints_those_that_are_named(tiny_entry, tmp_path, monkeypatch, capsys):
-    code, out, _ = reproduce(monkeypatch, capsys, "tiny", "--all", "--out", tmp_path)
+def test_all_prints_those_that_are_named(tiny_entry, tmp_path, run):
+    code, out, _ = run("reproduce", "tiny", "--all", "--out", tmp_path)
     assert code == 0
     assert "tiny, seed 0" in out
     assert (tmp_path / "tiny.md").exists()
@@ -163,10 +146,9 @@ WRONG = [
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[message for _, message in WRONG])
 def test_what_cannot_run_is_refused_in_a_sentence_and_writes_nothing(
-    arguments, message, tiny_entry, tmp_path, monkeypatch, capsys
+    arguments, message, tiny_entry, tmp_path, run
 ):
-    monkeypatch.chdir(tmp_path)
-    code, _, err = reproduce(monkeypatch, capsys, *arguments)
+    code, _, err = run("reproduce", *arguments)
     assert code == 2
     assert message in err
     assert "Traceback" not in err
@@ -174,9 +156,9 @@ def test_what_cannot_run_is_refused_in_a_sentence_and_writes_nothing(
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "other"}'])
-def test_a_damaged_document_is_refused(text, tmp_path, monkeypatch, capsys):
+def test_a_damaged_document_is_refused(text, tmp_path, run):
     (tmp_path / "tiny.json").write_text(text)
-    code, _, err = reproduce(monkeypatch, capsys, tmp_path / "tiny.json", "--out", tmp_path)
+    code, _, err = run("reproduce", tmp_path / "tiny.json", "--out", tmp_path)
     assert code == 2
     assert "cannot be read" in err
 
