@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from functools import cache
+from html.parser import HTMLParser
 
 from conftest import shortlist_game, synthetic
 from remanence import (
@@ -30,6 +31,26 @@ from remanence.results.findings import ProvenRecords, WholeRecords
 from remanence.results.verdict import decide
 
 DATA: Records = synthetic(40, classes=2, seed=3)
+
+
+class Page(HTMLParser):
+    """The tags, attributes and visible text of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
 
 
 @cache

@@ -2,30 +2,16 @@
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
-from audit_results import result
+from audit_results import Page, result
 from remanence import Verdict
 from remanence.bounds.frontier import FrontierPoint
 from remanence.core.baseline import Baseline
 from remanence.report.figures import errors, line, roc
 from remanence.report.frontier import frontier_picture
 from remanence.updates.leak_map import leak_map_picture
-
-
-class Words(HTMLParser):
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found, self.tags = [], []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        self.found.append(data.strip())
 
 
 def frontiers():
@@ -47,13 +33,13 @@ CHARTS = {
 def test_a_chart_is_text_in_our_colours_with_a_label_and_the_same_every_time(chart):
     drawn = CHARTS[chart]()
     assert drawn == CHARTS[chart]()
-    words = Words(drawn)
-    tag, attributes = words.tags[0]
+    page = Page(drawn)
+    tag, attributes = page.tags[0]
     assert (tag, attributes["role"]) == ("svg", "img")
     assert attributes["aria-label"]
-    assert any(tag == "text" for tag, _ in words.tags)
+    assert any(tag == "text" for tag, _ in page.tags)
     for wrong in ("mathdefault", "mathregular", "\\", "$"):
-        assert wrong not in "".join(words.found)
+        assert wrong not in page.text
     assert re.search(r"var\(--(attack|ceiling|guess)", drawn)
 
 
@@ -61,5 +47,5 @@ def test_a_loose_guess_is_drawn_as_a_range():
     found = result(Verdict.UNPROVEN)
     loose = replace(found.strongest, baseline=Baseline(0.4, 0.048, "measured"))
     ranged = replace(found, evidence=(loose,))
-    assert "guess: 48 to 400" in Words(line(ranged)).found
+    assert "guess: 48 to 400" in Page(line(ranged)).text
     assert line(ranged).count("var(--guess") == line(found).count("var(--guess") + 1

@@ -3,13 +3,12 @@
 import re
 from dataclasses import asdict, replace
 from functools import cache
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 import torch
 
-from audit_results import DATA, poisoned, result
+from audit_results import DATA, Page, poisoned, result
 from conftest import shortlist_game
 from remanence import AuditResult, Evidence, Verdict
 from remanence.heads.this_head import ThisHead
@@ -22,26 +21,6 @@ from remanence.report.html import card, classes, index, records, report
 from remanence.report.markdown import summary
 from remanence.report.remedies import remedies
 from remanence.report.writing import FORMATS, GALLERY, write_report
-
-
-class Page(HTMLParser):
-    """The tags, attributes and visible text of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 @cache

@@ -38,14 +38,18 @@ from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
 
 
-@dataclass(frozen=True)
-class MeanOfTheOthers(Attack):
-    """Has no `expose`: every record is attacked on its own."""
-
-    info: ClassVar[AttackInfo] = replace(Oblivious.info, name="mean-of-the-others")
+class PlaysAnything(Attack):
+    """Refuses no game."""
 
     def check(self, knowledge):
         pass
+
+
+@dataclass(frozen=True)
+class MeanOfTheOthers(PlaysAnything):
+    """Has no `expose`: every record is attacked on its own."""
+
+    info: ClassVar[AttackInfo] = replace(Oblivious.info, name="mean-of-the-others")
 
     def prepare(self, knowledge, generator):
         noise = torch.randn(1, generator=generator)
@@ -59,13 +63,10 @@ class MeanOfTheOthers(Attack):
 
 
 @dataclass(frozen=True)
-class Blind(Attack):
+class Blind(PlaysAnything):
     """Guesses a candidate at random, for every release anew."""
 
     info: ClassVar[AttackInfo] = replace(Oblivious.info, name="blind")
-
-    def check(self, knowledge):
-        pass
 
     def prepare(self, knowledge, generator):
         candidates = knowledge.prior.candidates
@@ -128,13 +129,10 @@ class torch_threads:
 
 
 @dataclass(frozen=True)
-class CountsThreads(Attack):
+class CountsThreads(PlaysAnything):
     """Says with how many threads it was prepared and asked."""
 
     info: ClassVar[AttackInfo] = replace(Oblivious.info, name="counts-threads")
-
-    def check(self, knowledge):
-        pass
 
     def prepare(self, knowledge, generator):
         prepared = torch.get_num_threads()
@@ -212,14 +210,11 @@ def test_a_run_that_was_not_handed_over_says_so(tmp_path, capsys):
 
 
 @dataclass(frozen=True)
-class DiesOnce(Attack):
+class DiesOnce(PlaysAnything):
     """Kills its own worker the first time that it reconstructs, as a machine short of memory would."""
 
     flag: Path
     info: ClassVar[AttackInfo] = replace(Oblivious.info, name="dies-once")
-
-    def check(self, knowledge):
-        pass
 
     def prepare(self, knowledge, generator):
         driver = os.getpid()
