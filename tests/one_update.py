@@ -30,7 +30,7 @@ class Reading:
 def read_update(head, layers, rounding, *, training=None, scale_is_known=True) -> Reading:
     """Read one update, whose tensors have a dimension for trials, of size 1; what is not several steps must be one."""
     one = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
-    found = condensed(head, one[:1], relative=rounding.relative, absolute=rounding.absolute)
+    found = condensed(head, one[:1], rounding)
     sent = Sent(rounding, training or LocalTraining(), scale_is_known=scale_is_known)
     weight, bias = one[0]
     one[0] = (weight.to(working(weight)) if found is None else found.gradients[0]), bias

@@ -36,7 +36,7 @@ def batch(size, numbers=1200, seed=1):
 def test_norms_and_the_balance_of_neurons_are_what_they_were(size):
     head, layers = layers_of(network(), *batch(size))
     one = [(weight[0], bias[0]) for weight, bias in layers]
-    found = condensed(head, one[:1], relative=1.2e-7)
+    found = condensed(head, one[:1], Rounding(1.2e-7))
     (whole, _), (short,) = one[0], found.gradients
     assert short.shape[1] < whole.shape[1] / 4
     assert torch.allclose(short.norm(dim=1), whole.norm(dim=1), rtol=1e-6)

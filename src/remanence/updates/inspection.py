@@ -254,7 +254,7 @@ def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Layers]:
     firsts = [(layers[0][0][0], None if layers[0][1] is None else layers[0][1][0]) for layers in each]
     found = None
     if subject.batch is None:
-        found = condensed(head, firsts, relative=rounding.relative, absolute=rounding.absolute)
+        found = condensed(head, firsts, rounding)
     if found is not None:
         head = found.head
         each = [

@@ -82,7 +82,7 @@ def coarsest(updates: Iterable[Mapping[str, Tensor]], rounding: Rounding) -> flo
 
 
 _TIMES = 16  # times the effect of rounding the weights
-_TELLING = 1e-2  # of a tensor: with a larger tolerance it is uninformative
+_TELLING = 1e-2  # of a tensor, that rounding may explain where it is informative
 _ENOUGH = 0.5  # of the update, squared, that must lie in informative tensors
 
 
@@ -95,6 +95,7 @@ class Explained:
     off: Mapping[str, float]  # the norm of each tensor's residual
     sizes: Mapping[str, float]  # norms of the tensors sent
     allowed: Mapping[str, float]  # what rounding explains
+    most: float = _TELLING  # of a tensor: with a larger tolerance it is uninformative
 
     @property
     def is_all(self) -> bool:
@@ -112,7 +113,7 @@ class Explained:
     @property
     def telling(self) -> list[str]:
         """Informative tensors: those with a small tolerance."""
-        return [name for name, size in self.sizes.items() if self.allowed[name] <= _TELLING * size > 0]
+        return [name for name, size in self.sizes.items() if self.allowed[name] <= self.most * size > 0]
 
     @property
     def similarity(self) -> float:

@@ -14,6 +14,9 @@ from typing import final
 import torch
 from torch import Tensor
 
+from remanence.updates.parts import largest, rows_times
+from remanence.updates.rounding import Rounding
+
 _TELLING = 4  # spare dimensions that a span must leave
 _ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
 _MOST_NOISE = 16.0  # times the error of single numbers: sums over many tokens were rounded on the way
@@ -159,6 +162,22 @@ class Decomposed:
         own = _OWN * torch.finfo(torch.float64).eps * float(sizes[0])
         rank, error = _rank(sizes, max(self.rows**0.5 + self.basis.shape[1] ** 0.5, own))
         return Part(self.reader, self.scales, self.basis[:rank].mT, sizes[:rank], error, self.rows)
+
+
+def sketched(values: Tensor, width: int) -> Tensor:
+    """A layer's rows seen from a few random sides: of the layer's rank, where that is lower.
+
+    In double precision: in single, products of long rows are off by more than the rounding of what was sent.
+    """
+    sides = torch.randn(values.shape[1], width, generator=torch.Generator().manual_seed(0))
+    return rows_times(values, sides.to(values.device, torch.float64))
+
+
+def span_of_sketch(seen: Tensor, values: Tensor, rounding: Rounding) -> Part:
+    """The span of a sketch at the rounding of what was sketched: errors of a row's numbers add up as squares."""
+    absolute = rounding.absolute * values.shape[1] ** 0.5
+    even = absolute > rounding.relative * float(seen.norm(dim=1).median())
+    return Decomposed.of(seen, even=even).at(rounding.relative + absolute / max(largest(seen), 1e-300))
 
 
 def _rank(sizes: Tensor, expected: float) -> tuple[int, float]:

@@ -281,6 +281,12 @@ class DenseHead:
         """g = softmax(f) − e_y, the derivative of cross-entropy in the logits, by the sign of the updates."""
         return self.sign * (logits.softmax(-1) - one_hot(labels, self.classes).to(logits))
 
+    def by_label(self, x: Tensor, down_to: int = 0) -> tuple[Tensor, Tensor]:
+        """The loss vector of each input for every label, and the derivative of layer `down_to` that it gives."""
+        values, logits = self.forward(x)
+        losses = logits.softmax(-1).unsqueeze(-2) - torch.eye(self.classes).to(logits)
+        return losses, self.backward([value.unsqueeze(-2) for value in values], losses, down_to)[0]
+
     def layers_of(self, gradient: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor | None]]:
         """Weight and bias gradients of each layer out of a named gradient, in the precision of its weights.
 

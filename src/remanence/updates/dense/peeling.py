@@ -13,9 +13,7 @@ activates has the row s · (x, 1), where s adds up whatever steps, momentum, mas
 neurons have parallel rows. Nothing else of the gradient is used, so that neither the loss nor the number of steps need
 be known. Neurons that the same several samples share have parallel rows only if these samples' loss vectors are
 parallel, which `proofs` rules out or does not.
-
-*One record behind a single layer.* G = s Σ_t g_t (x, 1)ᵀ, whatever the loss vectors g_t of one step or of several were.
-So x is a quotient. Larger batches are `span_fit`'s; whether there is one record is for recomputation to say."""
+"""
 
 from __future__ import annotations
 
@@ -423,28 +421,7 @@ def likely_label(head: DenseHead, x: Tensor, column: Tensor) -> Tensor:
 
     After several steps it has turned a little. If the update has the wrong sign, no class fits.
     """
-    values, logits = head.forward(x)
-    classes = torch.eye(head.classes, dtype=x.dtype, device=x.device)
-    implied = head.backward(
-        [value.unsqueeze(-2) for value in values], logits.softmax(-1) - classes, down_to=1
-    )[0]
+    _, implied = head.by_label(x, down_to=1)
     cosine = (implied @ column.to(implied)) / (implied.norm(dim=-1) * column.norm()).clamp(min=1e-300)
     best = cosine.nan_to_num(nan=-1.0).max(0)
     return best.indices.where(best.values > _POINTS_ALONG, -1)
-
-
-def one_record(head: DenseHead, layers: Layers) -> Recovered:
-    """The record behind each gradient, assuming there is only one; none if the layer has no bias."""
-    (weight, bias), trials = layers[0], len(layers[0][0])
-    found = torch.zeros(trials, dtype=torch.bool, device=weight.device)
-    if bias is not None and len(layers) == 1:
-        found = bias.any(1)
-    height = weight.new_zeros(weight.shape[:2]) if bias is None else bias
-    inputs = (height.unsqueeze(1) @ weight) / height.square().sum(1).clamp(min=1e-300)[:, None, None]
-    label = (head.sign * height).argmin(1, keepdim=True)  # only the label's own loss is negative
-    loss = head.loss_vectors(head.forward(inputs)[1], label).squeeze(1)
-    share = (loss * height).sum(1, keepdim=True) / loss.square().sum(1, keepdim=True).clamp(min=1e-300)
-    left = (weight - (share * loss).unsqueeze(-1) * inputs).flatten(1).norm(dim=1) / weight.flatten(1).norm(
-        dim=1
-    ).clamp(min=1e-300)
-    return Recovered(inputs, label.where(found[:, None], -1), share, left[:, None])

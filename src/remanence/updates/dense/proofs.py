@@ -51,9 +51,10 @@ from torch.nn.functional import one_hot
 
 from remanence.updates.declared import LocalTraining, Weights
 from remanence.updates.dense.belonging import balanced
-from remanence.updates.dense.layers import DenseHead, Layer, doubled, has_one_logit, mirrored, product
+from remanence.updates.dense.layers import DenseHead, Layer, has_one_logit, mirrored, product
 from remanence.updates.parts import backwards, forwards, norm, row_slices, working
-from remanence.updates.rounding import Rounding, apart, explained, rounded_again
+from remanence.updates.rounding import Explained, Rounding, apart, explained, rounded_again
+from remanence.updates.span import sketched, span_of_sketch
 
 ROUNDINGS = 8  # rounding errors that one number of the update may be off by
 _WHOLE = 2.0  # how many times the rounding errors, as they follow from the network, the whole residual may be
@@ -167,14 +168,16 @@ class Recomputed:
             return None
         fitted = replace(self, proposal=self.proposal.with_shares(shares))
         times, most = (_WHOLE_IN_HALF, 2 * self.precision) if self.rounding.is_coarse else (_WHOLE, _LEFT)
-        for index in range(len(self.layers)):
+        off, sizes, allowed = {}, {}, {}
+        for index, (name, size) in enumerate(zip(self.head.names, self.sizes.tolist(), strict=True)):
             decided = ~fitted.undecided(index)
-            rest = allowed = 0.0
+            rest = within = 0.0
             for rows, part in fitted.left(index):
                 rest += float(part[decided[rows]].square().sum())
-                allowed += float((fitted.tolerance(index, rows)[decided[rows]] / ROUNDINGS).square().sum())
-            if rest > times**2 * allowed or rest > (most * self.sizes[index]) ** 2:
-                return None
+                within += float((fitted.tolerance(index, rows)[decided[rows]] / ROUNDINGS).square().sum())
+            off[name], sizes[name], allowed[name] = rest**0.5, size, min(times * within**0.5, most * size)
+        if not Explained(1.0, off, sizes, allowed, most).is_all:
+            return None
         may_differ = self.head.classes > 2 or len(self.layers) == 1
         return fitted if may_differ or alike(shares, self.precision) else None
 
@@ -549,13 +552,11 @@ def _if_spanned(some: Recomputed, size: int | None) -> int | None:
     An undeclared factor of a tenth makes shares those of ten times as many records, and a record that is
     there twice has the share of half as many. If the layer has no more dimensions than that, this is undecidable.
     """
-    weight, rounding = some.layers[0][0].double(), some.rounding
+    weight = some.layers[0][0]
     if size is None or size >= min(weight.shape):
         return None
-    sides = torch.randn(weight.shape[1], size + 1, generator=torch.Generator().manual_seed(0)).to(weight)
-    seen = torch.linalg.svdvals(weight @ sides / weight.shape[1] ** 0.5)
-    noise = ROUNDINGS * (rounding.relative * seen[0] + rounding.absolute * len(weight) ** 0.5)
-    return size if seen[size - 1] > noise >= seen[size] else None
+    part = span_of_sketch(sketched(weight, size + 1), weight, some.rounding)
+    return size if part.basis.shape[1] == size and not part.fades else None
 
 
 def _with_labels(proposal: Proposal, kept: Tensor, some: Recomputed, *, scale_is_known: bool) -> Proposal:
@@ -639,17 +640,13 @@ def verify_rows(
 
 def _label_of_columns(head: DenseHead, x: Tensor, columns: Tensor, rounding: Rounding) -> int:
     """The one class whose derivative all columns `(outputs, neurons)` are multiples of, in either sign; −1 for none."""
-    values, logits = head.forward(x)
-    each = torch.eye(head.classes, dtype=x.dtype, device=x.device)
-    implied = head.backward([value.unsqueeze(-2) for value in values], logits.softmax(-1) - each, down_to=1)[
-        0
-    ]
+    losses, implied = head.by_label(x, down_to=1)
     unit = implied / implied.norm(dim=-1, keepdim=True).clamp(min=1e-300)
     sent = columns.to(x)
     along = unit @ sent  # (classes, neurons)
     left = (sent.square().sum(0) - along.square()).clamp(min=0).sqrt()
     # A loss that is nearly zero was rounded before it was sent.
-    loss = (logits.softmax(-1) - each).norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    loss = losses.norm(dim=-1, keepdim=True).clamp(min=1e-300)
     allowed = ROUNDINGS * (
         rounding.relative * (1 + 1 / loss) * sent.norm(dim=0) + rounding.absolute * len(sent) ** 0.5
     )
@@ -722,44 +719,33 @@ def loss_spread(head: DenseHead, first: Layer, inputs: Tensor) -> float:
 
 def update_of(head: DenseHead, records: Proposal, training: LocalTraining) -> list[Layer]:
     """The update from a client's training of a dense head, with all steps on the whole batch."""
+    sign, head, is_one = head.sign, replace(head, sign=1), has_one_logit(head)
 
-    sign, head = head.sign, replace(head, sign=1)
+    def named(layers: Sequence[Layer]) -> Weights:
+        both = (
+            part
+            for pair, own in zip(layers, head.biases, strict=True)
+            for part in (pair[: 1 + (own is not None)])
+        )
+        return {str(index): part for index, part in enumerate(both) if part is not None}
+
+    def pairs(parts: Weights) -> list[Layer]:
+        each = iter(parts.values())
+        return [(next(each), None if bias is None else next(each)) for bias in head.biases]
 
     def slopes(now: Weights) -> Weights:
-        pairs = _with_parts(head, now).gradients(records.inputs, records.labels, present=records.shares)
-        with_bias = zip(pairs, head.biases, strict=True)
-        return _parts(
-            head, [(weight, bias if own is not None else None) for (weight, bias), own in with_bias]
-        )
+        weights, biases = zip(*pairs(now), strict=True)
+        own = replace(head, weights=weights, biases=biases)
+        made = own.gradients(records.inputs, records.labels, present=records.shares)
+        for part in made[-1] if is_one else ():
+            part[0] = 0  # of two logits that are made from one, only its own row is trained
+        return named(made)
 
-    start = _parts(head, list(zip(head.weights, head.biases, strict=True)))
-    made = _pairs(head, training.along(start, slopes))
-    if has_one_logit(head):
+    made = pairs(training.along(named(list(zip(head.weights, head.biases, strict=True))), slopes))
+    if is_one:
         weight, bias = made[-1]
-        made[-1] = mirrored(weight, 0), None if bias is None else mirrored(bias, 0)
+        made[-1] = mirrored(weight[1:], 0), None if bias is None else mirrored(bias[1:], 0)
     return [(sign * weight, None if bias is None else sign * bias) for weight, bias in made]
-
-
-def _parts(head: DenseHead, layers: list[Layer]) -> Weights:
-    """The trained parameters: of two logits that are made from one, only its own row."""
-    if has_one_logit(head):
-        weight, bias = layers[-1]
-        layers = [*layers[:-1], (weight[1:], None if bias is None else bias[1:])]
-    return {str(i): part for i, part in enumerate(p for pair in layers for p in pair if p is not None)}
-
-
-def _pairs(head: DenseHead, parts: Weights) -> list[Layer]:
-    each = iter(parts.values())
-    return [(next(each), None if bias is None else next(each)) for bias in head.biases]
-
-
-def _with_parts(head: DenseHead, parts: Weights) -> DenseHead:
-    """The same head with other weights."""
-    pairs = _pairs(head, parts)
-    if has_one_logit(head):
-        weight, bias = pairs[-1]
-        pairs[-1] = doubled(weight), None if bias is None else doubled(bias)
-    return replace(head, weights=tuple(w for w, _ in pairs), biases=tuple(b for _, b in pairs))
 
 
 def explains(

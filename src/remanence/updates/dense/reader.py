@@ -25,7 +25,7 @@ from remanence.updates.caveats import (
 from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.belonging import Belonging, belonging, misfit
 from remanence.updates.dense.layers import DenseHead, Layer, Layers, has_one_logit, own_gradients
-from remanence.updates.dense.peeling import Recovered, one_record, parallel_rows, reconstruct_at_any_scale
+from remanence.updates.dense.peeling import Recovered, parallel_rows, reconstruct_at_any_scale
 from remanence.updates.dense.proofs import (
     Proof,
     Proposal,
@@ -115,13 +115,28 @@ def _quickly(
 ) -> Iterator[Proposal]:
     """Proposals without a search: one record behind a single layer, exclusive neurons, parallel rows."""
     if len(one) == 1:
-        yield proposed(one_record(head, _batched(one)))
+        yield _one_record(head, one)
     if not head.activation.is_relu:
         return
     if at_sight is not None:
         yield proposed(at_sight)
     inputs, labels = parallel_rows(head, one, min(sent.rounding.of_largest(one[0][0]), 0.1))
     yield Proposal(inputs, labels, inputs.new_full((len(inputs),), torch.nan))
+
+
+def _one_record(head: DenseHead, one: list[Layer]) -> Proposal:
+    """The record behind a single layer, assuming there is only one.
+
+    G = s Σ_t g_t (x, 1)ᵀ, whatever the loss vectors g_t of one step or of several were: x is a quotient.
+    """
+    weight, bias = one[0]
+    if bias is None or not bias.any():
+        return no_records(one)
+    x = bias @ weight / bias.square().sum()
+    label = (head.sign * bias).argmin()  # only the label's own loss is negative
+    loss = head.loss_vectors(head.forward(x)[1], label)
+    share = (loss @ bias) / loss.square().sum().clamp(min=1e-300)
+    return Proposal(x[None], label[None], share[None])
 
 
 def _by_search(

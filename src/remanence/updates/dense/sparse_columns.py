@@ -296,10 +296,7 @@ def _solve(head: DenseHead, layers: Layers, live: Tensor, directions: Tensor, to
     if bias is not None:
         scales = torch.linalg.lstsq(directions, bias[0][live].unsqueeze(1)).solution.squeeze(1)
         inputs = inputs / scales.unsqueeze(1)
-        values, logits = head.forward(inputs)
-        classes = torch.eye(head.classes, dtype=torch.float64, device=rows.device)
-        losses = logits.softmax(-1).unsqueeze(-2) - classes  # (samples, labels, classes)
-        implied = head.backward([value.unsqueeze(-2) for value in values], losses)[0][..., live]
+        implied = head.by_label(inputs)[1][..., live]
         target = head.sign * (directions * scales).mT.unsqueeze(1)  # (samples, 1, neurons)
         share = (implied * target).sum(-1) / implied.square().sum(-1)  # of each label
         off = (implied * share.unsqueeze(-1) - target).norm(dim=-1) / target.norm(dim=-1)
