@@ -13,7 +13,6 @@ from conftest import pictures
 from remanence import (
     Criterion,
     HeadAudit,
-    InputError,
     NoisySum,
     Policy,
     Records,
@@ -269,8 +268,3 @@ def test_records_that_are_met_on_the_edge_are_counted():
     for features in (one, torch.full((12288,), 25.37)):
         same = Records(features.expand(30, -1), torch.zeros(30))
         assert most_met(same, Criterion(mean_squared_error, 0.0)) == 30
-
-
-def test_a_threshold_that_cannot_be_used_is_refused():
-    with pytest.raises(InputError, match="threshold"):
-        private_game(threshold=-1.0)

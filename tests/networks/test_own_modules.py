@@ -44,12 +44,12 @@ def plain_loop(module, data, epochs, rate, momentum=0.9):
 
 
 class InADict(nn.Module):
-    def __init__(self):
+    def __init__(self, name="logits"):
         super().__init__()
-        self.body = nn.Linear(6, 3)
+        self.body, self.name = nn.Linear(6, 3), name
 
     def forward(self, values):
-        return {"logits": self.body(values), "hidden": values}
+        return {self.name: self.body(values), "hidden": values}
 
 
 def frozen_first():
@@ -260,53 +260,22 @@ class Counts(nn.Module):
         return self.body(values)
 
 
-class Noisy(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(6, 3)
-
-    def forward(self, values):
-        return self.body(nn.functional.dropout(values, 0.5, self.training))
-
-
-class Nameless(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(6, 3)
-
-    def forward(self, values):
-        return {"scores": self.body(values)}
-
-
 def test_answers_and_buffers_that_cannot_be_used_are_refused_in_a_sentence():
     sets = records()[None]
     with pytest.raises(InputError, match="buffer 'seen' changes"):
         AnyModule(Counts()).check(sets)
+    noisy = SGD(AnyModule(OverTheBatch(before=nn.functional.dropout)), 1, 0.1)
     with pytest.raises(InputError, match="draws random numbers in a forward pass"):
-        SGD(AnyModule(Noisy()), 1, 0.1).release(None, sets, torch.Generator())
+        noisy.release(None, sets, torch.Generator())
     with pytest.raises(InputError, match="answer cannot be used") as caught:
-        AnyModule(Nameless()).check(sets)
+        AnyModule(InADict("scores")).check(sets)
     assert "scores" in caught.value.got
     with pytest.raises(InputError, match="module cannot read the records") as caught:
         AnyModule(nn.Linear(9, 3)).check(sets)
     assert "Perceptron" not in caught.value.hint
-
-
-class Looks(nn.Module):
-    """Decides by the numbers that it sees, which nobody can do for many at once."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(6, 3)
-
-    def forward(self, values):
-        found = self.body(values)
-        return found if found.detach().sum() > 0 else found + 1
-
-
-def test_what_pytorch_cannot_train_by_the_many_is_said_so():
+    decides = OverTheBatch(lambda values: values if values.detach().sum() > 0 else values + 1)
     with pytest.raises(InputError, match="many of this module at once"):
-        AnyModule(Looks()).check(records()[None])
+        AnyModule(decides).check(sets)
 
 
 def test_a_single_output_is_a_logistic_unit():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import heads_game, network_game, pictures
+from conftest import heads_game, network_game, pictures, shortlist_game
 from remanence import (
     HeadAudit,
     InputError,
@@ -77,25 +77,7 @@ def test_answers_alone_give_the_record_away_and_rounded_ones_less():
     assert error("logits") < error("top")
 
 
-def test_a_top_answer_holds_back_the_rest_and_is_rounded():
-    game = network_game()
-    queried = Queried(game.mechanism, game.known_data[:5], "top", top=2, decimals=1)
-    targets = game.targets.sample(3, torch.Generator().manual_seed(0))
-    shares = queried.release(game.known_data, targets, torch.Generator())["answers"]
-    plain = replace(queried, answers="probabilities").release(game.known_data, targets, torch.Generator())[
-        "answers"
-    ]
-    assert shares.shape == (3, 5, 3)
-    assert ((shares > 0).sum(2) <= 2).all()
-    torch.testing.assert_close(shares * 10, (shares * 10).round())
-    assert (shares.amax(2) - plain.amax(2)).abs().max() <= 0.05 + 1e-6
-    with pytest.raises(InputError, match="answers cannot be used"):
-        Queried(game.mechanism, game.known_data, "whispers")
-
-
 def test_a_mechanism_that_cannot_be_asked_says_so():
-    from conftest import shortlist_game
-
     game = shortlist_game()
     with pytest.raises(InputError, match="cannot be queried"):
         Queried(game.mechanism, game.known_data).release(
@@ -219,16 +201,6 @@ def test_an_audit_of_a_head_attacks_the_pictures_it_was_trained_on():
     assert (shown[:, None] == own.features.flatten(1)[None]).all(2).any(1).all()
 
 
-def test_an_audit_of_a_head_says_what_is_missing():
-    own, public = pictures(9), pictures(60)
-    recipe = TransferHead(3, 1)
-    bare = Records(public.features, public.labels)
-    with pytest.raises(InputError, match="no features that fit"):
-        audit_head(own.embedding, own.features, own.labels, recipe, prior=bare)
-    with pytest.raises(InputError, match="different classes"):
-        audit_head(own.embedding, own.features, own.labels, recipe, prior=public[public.labels > 0])
-
-
 @pytest.mark.parametrize("counts", [(1, 1, 0), (0, 1, 1)])
 def test_classes_that_sets_lack_do_not_shift_the_rows_that_are_read(counts):
     game = heads_game()
@@ -252,14 +224,6 @@ def test_controls_are_kept_from_the_adversary():
     gaps = (game.prior.records.flat[:, None] - game.strangers.records.flat[None]).abs().amax(2)
     assert gaps.min() > 0
     assert torch.equal(torch.unique(game.strangers.records.labels), torch.arange(3))
-
-
-def test_pictures_that_are_public_already_are_pointed_out():
-    public = pictures(60)
-    with pytest.raises(InputError, match="among the public ones"):
-        audit_head(
-            public.embedding[:3], public.features[:3], public.labels[:3], TransferHead(3, 1), prior=public
-        )
 
 
 def test_control_sets_that_share_records_with_the_targets_are_named():
@@ -312,21 +276,3 @@ def test_fewer_shadows_are_watched_where_many_classes_are_drawn():
         250,
         100,
     ]
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda images, labels: (images.double(), labels), "float32"),
-        (lambda images, labels: (images[:0], labels[:0]), "at least one picture"),
-        (lambda images, labels: (images.numpy(), labels), "tensors"),
-        (lambda images, labels: (images[:2], labels), "one entry for each"),
-        (lambda images, labels: (images[:, :2], labels), "different shapes"),
-        (lambda images, labels: (images * float("nan"), labels), "finite numbers"),
-    ],
-)
-def test_pictures_that_no_head_can_be_trained_on_are_refused(change, said):
-    own, public = pictures(3, seed=5), pictures(60)
-    images, labels = change(own.features, own.labels)
-    with pytest.raises(InputError, match=said):
-        head_game(public.embedding[:3], images, labels, TransferHead(3, 1), prior=public)
