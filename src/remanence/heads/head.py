@@ -235,14 +235,14 @@ class OwnHead(Head):
         return shown if self.hidden is None else {**shown, "hidden": self.hidden}
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
-        """Train one head per trial; each trial's seed is drawn from the generator beforehand."""
+        """Train one head per trial."""
         from remanence.heads.reading import read_head
 
         self.refuse_known(known_data)
         inputs, labels = self.inputs_of(targets), self.classes_of(targets)
-        seeds = torch.randint(2**62, (len(inputs),), generator=generator, device=generator.device).tolist()
-        given = zip(inputs, labels, seeds, strict=True)
-        states = train_each(self.train, given, count=len(inputs), processes=self.processes)
+        states = train_each(
+            self.train, lambda trial: (inputs[trial], labels[trial]), len(inputs), generator, self.processes
+        )
         heads = [read_head(state, self, inputs.shape[-1]) for state in states]
         found = Weights.concatenate(heads)
         return Weights({name: tensor.float().to(inputs.device) for name, tensor in found.tensors.items()})

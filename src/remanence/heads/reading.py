@@ -126,15 +126,12 @@ def load_backbone(name: str, weights: Path | None = None, device: str | torch.de
     path, colon, factory = name.rpartition(":")
     found = call_factory(Path(path), factory, "a module") if colon else None
     if not isinstance(found, nn.Module):
-        file, there = Path(name), functions_in(Path(name))
-        told = f"{name}, which is not code but weights" if file.is_file() and file.suffix != ".py" else name
-        told = f"{name}, which has the functions {', '.join(there)}" if there else told
         raise InputError(
             "The backbone is not a function that returns a network.",
             needs="path/to/file.py:factory, where factory() returns a torch.nn.Module; its weights go to --weights",
-            got=told if found is None else f"{name}, which returns a {type(found).__name__}",
-            hint=f"--backbone {name}:{there[0]}"
-            if there
+            got=name if found is None else f"{name}, which returns a {type(found).__name__}",
+            hint=f"--backbone {name}:{next(iter(functions_in(Path(name))), 'make')}"
+            if name.endswith(".py")
             else f"--backbone backbone.py:make --weights {name}",
         )
     if weights is not None:

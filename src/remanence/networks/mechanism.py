@@ -39,16 +39,12 @@ class Looped(Mechanism[Release]):
         return self.release_type
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Release:
-        """Train once per trial; each trial's seed is drawn from the generator beforehand."""
-        trials = len(targets)
-        device = generator.device
-        seeds = torch.randint(2**62, (trials,), generator=generator, device=device).tolist()
+        """Train once per trial."""
 
-        def given(trial: int) -> tuple[Records, int]:
-            own = targets[trial] if known_data is None else concatenate([known_data, targets[trial]])
-            return own, seeds[trial]
+        def given(trial: int) -> tuple[Records]:
+            return (targets[trial] if known_data is None else concatenate([known_data, targets[trial]]),)
 
-        parts = train_each(self.train, map(given, range(trials)), count=trials, processes=self.processes)
+        parts = train_each(self.train, given, len(targets), generator, self.processes)
         return self.release_type({name: torch.stack([part[name] for part in parts]) for name in parts[0]})
 
     def answer(self, release: Release, records: Records) -> Tensor:

@@ -128,7 +128,6 @@ class Reconstructor(Attack[Release]):
         mechanism, prior = ours.mechanism, ours.prior
         streams = isinstance(mechanism, Readable) and mechanism.streams and self.shadows is None
         if stored is None and not streams:
-            farm.announce(self.shadows or _STORED)
             stored = farm.stored(self.shadows or _STORED, run)
         asked = knowledge.prior if self.conditional and isinstance(knowledge.prior, StratifiedPrior) else None
         trial = held_out or HeldOut.of(aside, generator, 1 if asked is None else len(asked.classes))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -17,13 +16,10 @@ from remanence.core.records import Records
 from remanence.core.releases import Release
 from remanence.core.stratified import StratifiedPrior
 from remanence.scale.fingerprints import fingerprint
-from remanence.scale.progress import note
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import unit_seed
 
 _BATCHES = 16  # per block of fresh shadows on a GPU: more would occupy its memory, often unused
-_PROBED = 8  # models trained to estimate the total time
-_LONG = 60.0  # seconds: shorter work is not announced
 
 
 @dataclass(frozen=True)
@@ -68,17 +64,6 @@ class ShadowFarm:
         most = self.at_once
         for start in range(0, count, most):
             yield self.block(min(most, count - start))
-
-    def announce(self, count: int) -> None:
-        """Announce the estimated training time if it is long, timed on a few models that are discarded."""
-        probe = torch.Generator(self.generator.device).manual_seed(0)
-        few = self.knowledge.prior.sample(min(_PROBED, self.at_once), probe)
-        self.knowledge.release(few[:1], probe)  # warm-up: the first call is slower
-        started = perf_counter()
-        self.knowledge.release(few, probe)
-        seconds = (perf_counter() - started) * count / len(few)
-        if seconds > _LONG:
-            note(f"{count:,} shadow models take about {seconds / 60:.0f} minutes to train here.")
 
     def stored(self, count: int, run: Run = IN_PROCESS) -> Shadows:
         """A fixed number, trained in blocks and kept; every single record is used once before any is repeated."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,16 +18,22 @@ State = Mapping[str, Tensor]
 
 
 def train_each(
-    train: Callable[..., State], calls: Iterable[tuple[Any, ...]], *, count: int, processes: int = 1
+    train: Callable[..., State],
+    given: Callable[[int], tuple[Any, ...]],
+    trials: int,
+    generator: torch.Generator,
+    processes: int,
 ) -> list[dict[str, Tensor]]:
-    """The results of `count` calls to a function, in order.
+    """The results of `train(*given(trial), seed)`, in order; each trial's seed is drawn from the generator beforehand.
 
     Records and tensors are copied, because a function may modify its arguments. joblib pickles a function defined in
     a script by value, so a factory file works too.
     """
-    jobs = (delayed(_train_one)(train, given, alone=processes == 1) for given in calls)
+    seeds = torch.randint(2**62, (trials,), generator=generator, device=generator.device).tolist()
+    calls = ((*given(trial), seed) for trial, seed in enumerate(seeds))
+    jobs = (delayed(_train_one)(train, call, alone=processes == 1) for call in calls)
     running = Parallel(n_jobs=processes, return_as="generator")(jobs)
-    states = [state for state in track(running, total=count, what="training") if state is not None]
+    states = [state for state in track(running, total=trials, what="training") if state is not None]
     shapes = [{name: tuple(tensor.shape) for name, tensor in state.items()} for state in states]
     for trial, own in enumerate(shapes):
         for name in sorted(own.keys() | shapes[0].keys()):
