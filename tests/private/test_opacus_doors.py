@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from opacus import PrivacyEngine
+from loops import made_private
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from remanence import InputError
 from remanence.bounds import Segment
@@ -62,18 +62,9 @@ def texts(*, flips=False, seed=0):
     return Texts(everything, torch.cat([labels[:KNOWN], canaries.inserted.labels]), flips=flips), canaries
 
 
-def private(data, *, batch=20, **settings):
+def private(data):
     torch.manual_seed(1)
-    plain, engine = Classifier(), PrivacyEngine()
-    made = engine.make_private(
-        module=plain,
-        optimizer=torch.optim.SGD(plain.parameters(), lr=0.1),
-        data_loader=DataLoader(data, batch_size=batch),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-        **settings,
-    )
-    return engine, *made
+    return made_private(Classifier(), data, batch=20)
 
 
 def train(model, optimizer, loader, *, epochs=3, autocast=False):

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from opacus import PrivacyEngine
+from loops import made_private, step
 from opacus.layers import DPLSTM, DPMultiheadAttention
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
@@ -129,14 +129,9 @@ def train(kind, out=None, *, private=None, workers=0, physical=None, closing=Non
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002
     data, canaries = data_for(kind)
-    plain, engine = KINDS[kind](), PrivacyEngine()
-    wanted = [p for p in plain.parameters() if p.requires_grad]
-    private, optimizer, *criterion, loader = engine.make_private(
-        module=plain,
-        optimizer=torch.optim.Adam(wanted, lr=0.05),
-        data_loader=DataLoader(data, batch_size=10, num_workers=workers),
-        noise_multiplier=1.0,
-        **{"max_grad_norm": 1.0, **(private or {})},
+    plain, work = KINDS[kind](), {"num_workers": workers}
+    engine, private, optimizer, *criterion, loader = made_private(
+        plain, data, optimizer=lambda p: torch.optim.Adam(p, lr=0.05), loader=work, **(private or {})
     )
     call = private if callable(private) else plain
     if kind == "frozen batch norm":
@@ -212,22 +207,11 @@ def test_so_it_is_however_gradients_are_made(how, tmp_path):
 def private_parts(seed=0, records=60):
     torch.manual_seed(seed)
     data = TensorDataset(torch.randn(records, 16), torch.randint(CLASSES, (records,)))
-    plain, engine = nn.Linear(16, CLASSES), PrivacyEngine()
-    made = engine.make_private(
-        module=plain,
-        optimizer=torch.optim.SGD(plain.parameters(), lr=0.1),
-        data_loader=DataLoader(data, batch_size=10),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-    )
-    return engine, *made
+    return made_private(nn.Linear(16, CLASSES), data)
 
 
 def one_step(model, optimizer, loader):
-    x, y = next(iter(loader))
-    cross_entropy(model(x), y).backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    step(model, optimizer, *next(iter(loader)))
 
 
 def test_two_recordings_at_once_closed_in_any_order_and_in_threads_leave_nothing(tmp_path):
