@@ -16,6 +16,7 @@ from remanence import bounds
 from remanence.bounds import Segment
 from remanence.bounds.calibration import calibrate, noise_for_epsilon
 from remanence.bounds.engine.closed_forms import gaussian_log_delta_ends
+from remanence.bounds.frontier import frontier
 from remanence.core.exceptions import InputError
 from remanence_papers import companions
 
@@ -190,6 +191,12 @@ REFUSED = [
     lambda: bounds.dpsgd(0.1, schedule=[]),
     lambda: bounds.dpsgd(0.1, schedule=Segment(1.0, 0.1, 10, records=5)),  # was the ceiling of one record
     lambda: calibrate(0.3, 0.1, sample_rate=0.0, steps=10),
+    lambda: noise_for_epsilon(1.0, delta=1e-5, guess=-1.0),
+    lambda: bounds.correlated_noise(0.1, factor=np.zeros((3, 3)), noise_multiplier=1.0, separation=1),
+    lambda: bounds.correlated_noise(0.1, factor=1e200 * np.eye(3), noise_multiplier=1.0, separation=1),
+    lambda: bounds.profile(0.1, delta_at=lambda epsilon: "little"),
+    lambda: frontier("noise", [1.0]),  # pyright: ignore[reportArgumentType]
+    lambda: frontier("epsilon", ["a"]),
     lambda: bounds.dpsgd(0.1, noise_multiplier=2.0, schedule=[Segment(1.0)]),
     lambda: bounds.laplace(0.1, scale=0.0),
     lambda: bounds.pure_dp(0.1, epsilon=-1.0),
@@ -204,6 +211,7 @@ REFUSED = [
     lambda: bounds.epsilon_upper(Segment(1.0), 1.0),
     lambda: bounds.delta_upper(Segment(1.0), math.inf),
     lambda: bounds.any_of_class(bounds.gaussian(0.1, noise_multiplier=1.0).recipe or {}, [], []),
+    lambda: bounds.any_of_class(bounds.gaussian(0.1, noise_multiplier=1.0).recipe or {}, [0.1], [1, 2]),
 ]
 
 
@@ -264,6 +272,15 @@ def test_the_ends_of_the_documented_range_neither_overflow_nor_pass():
         found = bounds.dpsgd(log_baseline=log_baseline, noise_multiplier=noise, sample_rate=rate, steps=10**9)
         assert log_baseline <= found.log_success <= 0
         assert found.baseline == math.exp(log_baseline)
+    thrown = bounds.Person(batches="balls-in-bins")
+    assert bounds.dpsgd(
+        0.1, noise_multiplier=1e12, sample_rate=0.01, steps=100, person=thrown
+    ).success == pytest.approx(0.1)
+    sampled = 1 - 0.5**10  # with no noise to speak of, the sampling is all that is hidden
+    assert bounds.delta_upper(Segment(1e-6, 0.5, 10), 1.0) == pytest.approx(sampled)
+    assert bounds.epsilon_upper(Segment(1e-6, 0.5, 10), 1e-5) < 1e13
+    assert bounds.delta_lower(Segment(1e-6, 0.5, 10), 1.0) == 0
+    assert calibrate(1 - 1e-16, 0.1, sample_rate=0.1, steps=10).noise_multiplier < 1
 
 
 def test_an_infinite_order_is_pure_privacy_and_hides_no_other():

@@ -31,6 +31,7 @@ _ATTEMPTS = 100
 _PRECISION = 1e-6  # of the logarithm of a setting
 _FURTHEST = 1.0  # that a secant moves it
 _WIDER, _NEAR = 100.0, 1e-3  # how much wider the brackets of a search are, and how near to the limit it ends
+_FAR = 1e-2  # of the excess, where γ is so near to 1 that its logarithm hardly moves
 _NOISE_WIDTH = 2e-5  # relative, of a certified noise for (ε, δ)
 _COARSE, _NEAR_DELTA = 2e-3, 0.01  # of δ: the lattices of a search, and how near to the limit it ends
 _ROUGH = 0.05  # of δ if adding the target is not what counts
@@ -124,7 +125,7 @@ def calibrate(
     line = _Line(run, missing[0], 1 if noise_multiplier is None else -1)
     # At the limit, the excess rises this much faster than log γ.
     scale = math.exp(log_limit + 0.5 * limit**2) * math.sqrt(2 * math.pi) / shift
-    near, within = scale * min(_NEAR, 10 * width), scale * width
+    near, within = (min(scale * size, _FAR) for size in (min(_NEAR, 10 * width), width))
     segment = _least_safe(line, rough, certified, guess, slope=slope, near=near, within=within)
     bound = dpsgd(log_baseline=log_kappa, schedule=[segment], person=person, rtol=width)
     return Calibration(missing[0], segment.noise_multiplier, segment.sample_rate, segment.steps, bound)
@@ -183,7 +184,9 @@ def noise_for_epsilon(
         return over - log_delta + _ROUNDING
 
     line = _Line(shape, "noise_multiplier", 1 if enough else -1)
-    guess = guess or _renyi_noise(shape, epsilon, log_delta)
+    if guess is None:
+        guess = _renyi_noise(shape, epsilon, log_delta)
+    number("guess", guess, above=0, hint="the noise of similar settings")
     return _least_safe(
         line, rough, certified, guess, slope=_USUAL_SLOPE, near=_NEAR_DELTA, within=0.0
     ).noise_multiplier

@@ -116,9 +116,10 @@ def profile(
     baselines = read_baselines(baseline, log_baseline)
 
     def delta(epsilon: float) -> float:
-        value = float(function(epsilon))  # pyright: ignore[reportArgumentType]
-        name, slack = f"δ({epsilon:g}) of the profile", 1e-9  # accountants round
-        number(name, value, least=-slack, most=1 + slack, hint="check the accountant")
+        name, slack, hint = f"δ({epsilon:g}) of the profile", 1e-9, "check the accountant"  # which may round
+        value = number(
+            name, numbers(name, function(epsilon), hint).item(0), least=-slack, most=1 + slack, hint=hint
+        )
         return min(max(value, 0.0), 1.0)
 
     found: dict[float, float] = {}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from remanence.bounds.calibration import noise_for_epsilon
 from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd
-from remanence.core.checks import number, whole
+from remanence.core.checks import number, one_of, whole
 from remanence.scale.progress import track
 
 Axis = Literal["sample_rate", "epsilon", "candidates"]
@@ -54,10 +54,11 @@ def frontier(
     >>> round(low.success_upper, 3), round(high.success_upper, 3)
     (0.187, 0.361)
     """
+    one_of("over", over, get_args(Axis))
     settings = {"sample_rate": sample_rate, "epsilon": epsilon, "candidates": candidates}
     points, noises = [], {}
     for value in track(values, total=len(values), what="frontier"):
-        at = {**settings, over: float(value)}
+        at = {**settings, over: number(over, value, hint="10")}
         number("candidates", at["candidates"], above=1, hint="10")
         run = (at["epsilon"], at["sample_rate"])
         if run not in noises:

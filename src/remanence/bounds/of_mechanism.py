@@ -102,6 +102,9 @@ def any_of_class(
     """
     base, met = recompute(one), []
     whole("number of classes", len(counts), hint="one baseline and one count for each class")
+    whole(
+        "number of baselines", len(baselines), least=len(counts), most=len(counts), hint="one for each class"
+    )
 
     def success(baseline: float, person: Person | None = None) -> float:
         name = "dpsgd" if one["function"] == "gaussian" and person is not None else one["function"]

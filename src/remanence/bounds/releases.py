@@ -21,6 +21,7 @@ from remanence.core.exceptions import InputError
 from remanence.core.references import BOK_2024, CHOQUETTE_CHOO_2023, HAYES_2023, REMANENCE
 
 _ROUNDING = 1 + 1e-12  # of a norm, upwards
+_LARGEST_ENTRY = 1e100  # of a factor, whose squares a float can still take
 _NORMS = 32  # norms are rounded up to this many levels if each needs a separate computation
 _TAIL_ERROR = 1e-9  # relative, of a binomial tail; far above its measured error
 
@@ -61,10 +62,11 @@ def correlated_noise(
     matrix = numbers("factor", factor, "the C of the factorisation A = B·C")
     noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
     square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and len(matrix) > 0
-    if not square or not np.isfinite(matrix).all() or np.triu(matrix, 1).any():
+    size = float(np.abs(matrix).max())
+    if not square or not 0 < size < _LARGEST_ENTRY or np.triu(matrix, 1).any():
         raise InputError(
             "The factor cannot be used.",
-            needs="a square, lower triangular matrix of finite numbers, one row and column per step",
+            needs="a square, lower triangular matrix, not all 0, one row and column per step",
             got=f"shape {matrix.shape}",
             hint="the C of the factorisation A = B·C",
         )

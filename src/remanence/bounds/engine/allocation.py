@@ -36,7 +36,10 @@ from remanence.bounds.engine.rounding import FUNCTION, UNIT, exponent_slack
 Array = npt.NDArray[np.floating[Any]]
 
 _LEAST_LOG = math.log(1e-9)  # of a baseline; below it no lattice without a tilt has enough digits
-_LEAST_NOISE = 0.1  # below it the record's own Y is above every lattice
+_LEAST_NOISE, _MOST_NOISE = (
+    0.1,
+    1e6,
+)  # below, the record's own Y is above every lattice; above, Y hardly differs from 1
 _MOST_POINTS = 2**17  # of one lattice, about 80 ms
 _CLOSED = 4  # cells of the smallest numbers, which have closed forms; beyond them these would cancel
 _CHUNK = 2**16  # nodes handled at once, few enough to stay in the cache
@@ -65,7 +68,7 @@ def allocation_bracket(noise: float, bins: int, passes: int, log_baseline: float
     (0.01152, 0.01152)
     """
     found = Bracket(log_baseline, max(_renyi(noise, bins, passes, log_baseline), log_baseline))
-    if log_baseline >= _LEAST_LOG and bins > 1 and noise > _LEAST_NOISE:
+    if log_baseline >= _LEAST_LOG and bins > 1 and _LEAST_NOISE < noise <= _MOST_NOISE:
         found = _refined(found, noise, bins, passes, log_baseline, rtol)
     lower, upper = max(found.log_lower, log_baseline), max(found.log_upper, log_baseline)
     if lower > upper + exponent_slack(lower, upper):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -28,12 +29,14 @@ from remanence.bounds.engine.schedule import (
     Segment,
     is_full_batch,
     log_never_sampled,
+    log_sampled,
     normalise,
     total_steps,
 )
 from remanence.core.checks import number
 
 _MIXTURE_SLACK = 1e-13  # many times the measured error of a sum of a few normal tails
+_REVEALING_NOISE = 3e-3  # below it a lattice of losses takes minutes
 _ATOMIC_NOISE = 0.15  # below it one step reveals with certainty whether it used the target
 
 
@@ -163,8 +166,9 @@ def delta_upper(schedule: Segment | Sequence[Segment], epsilon: float) -> float:
     """
     segments = normalise(schedule)
     number("epsilon", epsilon, least=0, hint="8")
-    if is_full_batch(segments):
-        log_delta = gaussian_log_delta_ends(epsilon, shift=shift_of(segments))[1]
+    if is_full_batch(segments) or _reveals(segments):
+        log_delta = gaussian_log_delta_ends(epsilon, shift=shift_of(_sampling_told(segments)))[1]
+        log_delta = min(log_delta, log_sampled(segments))
     else:
         log_delta = hockey_stick.log_delta_upper(segments, epsilon)
     return rounded_up(math.exp(log_delta))
@@ -180,8 +184,10 @@ def delta_lower(schedule: Segment | Sequence[Segment], epsilon: float) -> float:
     number("epsilon", epsilon, least=0, hint="8")
     if is_full_batch(segments):
         log_delta = gaussian_log_delta_ends(epsilon, shift=shift_of(segments))[0]
-    else:
+    elif not _reveals(segments):
         log_delta = hockey_stick.log_delta_ends(segments, epsilon, rtol=5e-5)[0]
+    else:
+        return 0.0
     return max(math.nextafter(math.exp(log_delta) * (1 - 4 * UNIT), -1.0), 0.0)
 
 
@@ -194,9 +200,19 @@ def epsilon_upper(schedule: Segment | Sequence[Segment], delta: float) -> float:
     segments = normalise(schedule)
     number("delta", delta, above=0, below=1, hint="1e-5")
     log_delta = math.log(delta) - exponent_slack(math.log(delta))
-    if is_full_batch(segments):
-        return _gaussian_epsilon(shift_of(segments), log_delta)
+    if is_full_batch(segments) or _reveals(segments):
+        return _gaussian_epsilon(shift_of(_sampling_told(segments)), log_delta)
     return hockey_stick.epsilon_upper(segments, log_delta)
+
+
+def _reveals(segments: Schedule) -> bool:
+    """Whether there is so little noise that every step says what it sampled, and no lattice can hold its loss."""
+    return min(segment.noise_multiplier for segment in segments) < _REVEALING_NOISE
+
+
+def _sampling_told(segments: Schedule) -> Schedule:
+    """Full batches, which dominate the run: each step says what it samples, and samples all."""
+    return normalise([replace(segment, sample_rate=1.0) for segment in segments])
 
 
 def _gaussian_epsilon(shift: float, log_delta: float) -> float:

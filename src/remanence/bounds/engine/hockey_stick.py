@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remanence.bounds.engine.closed_forms import log_complement
 from remanence.bounds.engine.cumulant import Moments, cumulants, moments, order_for_mean
 from remanence.bounds.engine.lattice import build_laws, capped, starting_spacing
 from remanence.bounds.engine.law import Law
 from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.rounding import exponent_slack
-from remanence.bounds.engine.schedule import Schedule, log_never_sampled, total_steps
+from remanence.bounds.engine.schedule import Schedule, log_never_sampled, log_sampled, total_steps
 
 _MOST_ROUNDS = 6
 _FINER = 0.6  # than the usual spacing, where only one side is computed
@@ -111,10 +110,7 @@ def log_delta_ends(
     (1.0, 1.0)
     """
     low, high = -math.inf, chernoff_log_delta(schedule, epsilon, removing=True)
-    sampled = (
-        float(log_complement(log_never_sampled(schedule))) if log_never_sampled(schedule) < 0 else -math.inf
-    )
-    high = min(high, sampled + exponent_slack(sampled))  # δ ≤ P(the target was ever sampled)
+    high = min(high, log_sampled(schedule))  # δ ≤ P(the target was ever sampled)
     full, target, spacing = schedule, high - _GUESSED, math.inf
     for _ in range(_MOST_ROUNDS):
         if high <= enough or high - low <= rtol:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln, log_ndtr
 
+from remanence.bounds.engine.rounding import exponent_slack
 from remanence.core.checks import number, whole
 from remanence.core.exceptions import InputError
 
@@ -234,3 +235,10 @@ def is_full_batch(schedule: Schedule) -> bool:
 def log_never_sampled(schedule: Schedule) -> float:
     """The logarithm of the probability that no step samples any of the person's records."""
     return math.fsum(segment.steps * segment.log_absence for segment in schedule)
+
+
+def log_sampled(schedule: Schedule) -> float:
+    """The logarithm of the probability that some step samples one of the person's records, rounded up."""
+    never = log_never_sampled(schedule)
+    log = math.log(-math.expm1(never)) if never < 0 else -math.inf
+    return min(log + exponent_slack(log), 0.0)
