@@ -8,39 +8,54 @@ import sys
 
 import pytest
 
-from conftest import settings_arguments
+from conftest import ROOT, settings_arguments
 from remanence import SuccessRate
 from remanence.report.glossary import GLOSSARY
-from test_project import ROOT
 
 pytest_plugins = ["pytester"]
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PRINTED = (
-    "docs/evidence/",
-    "docs/reproductions/",
-)  # what commands of the repository printed, not commands
+PRINTED = "docs/evidence/", "docs/reproductions/"  # what commands of the repository printed, not commands
+BLOCKS = [
+    (str(page.relative_to(ROOT)), kind, text)
+    for page in PAGES
+    for kind, text in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+]
 
 
 def blocks(language: str) -> list:
-    found = []
-    for page in PAGES:
-        for kind, text in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
-            if kind == language:
-                found.append(pytest.param(text, id=f"{page.relative_to(ROOT)}-{len(found)}"))
-    return found
+    found = [(page, text) for page, kind, text in BLOCKS if kind == language]
+    return [pytest.param(text, id=f"{page}-{number}") for number, (page, text) in enumerate(found)]
 
 
 def test_every_block_is_of_a_kind_that_a_test_runs():
     """`text` is for outlines and output: nothing that a reader could run as it stands."""
-    for page in PAGES:
-        if str(page.relative_to(ROOT)).startswith(PRINTED):
-            continue
-        for kind, text in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
-            known = kind in ("python", "toml", "yaml", "text") or text.startswith(
-                ("$ remanence ", "make demo ")
-            )
-            assert known, f"{page}: {text[:60]}"
+    for page, kind, text in BLOCKS:
+        known = kind in ("python", "toml", "yaml", "text") or text.startswith(("$ remanence ", "make demo "))
+        assert known or page.startswith(PRINTED), f"{page}: {text[:60]}"
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_every_python_block_of_the_docs_runs(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "block"}
+    exec(compile(block, "block", "exec"), namespace)  # noqa: S102
+    assert len(namespace) > 2, "a block that does nothing shows nothing"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        pytest.param(*part.split("\n", 1), id=f"{page}: {part.partition(chr(10))[0]}")
+        for page, kind, text in BLOCKS
+        if not kind
+        for part in text.split("$ remanence ")[1:]
+    ],
+)
+def test_every_console_block_of_the_docs_prints_what_it_shows(command, expected, run):
+    printed = " ".join(run(*command.split())[1].split())
+    for part in expected.split("\n...\n"):
+        assert " ".join(part.split()) in printed
 
 
 @pytest.mark.parametrize("text", blocks("toml"))

@@ -155,11 +155,8 @@ class Texts(AnyGame[FineTuning]):
         coins = [*((secret, True) for secret in self.secrets), *((secret, False) for secret in self.unseen)]
         coins.sort(key=lambda each: (each[0].prompt, each[0].tokens))
         everyone, own = [secret for secret, _ in coins], torch.tensor([coin for _, coin in coins])
-        asked = self._ask(self.model, everyone)
-        scores = asked.logs(Decoding())
-        if self.base is not None:
-            scores = scores - self._ask(self.base, everyone).logs(Decoding())
-        return self.planted.said(scores, own, asked.logs(GREEDY)[own] == 0)
+        spoken = self._ask(self.model, everyone).logs(GREEDY)[own] == 0
+        return self.planted.said(torch.from_numpy(self._gains(everyone)), own, spoken)
 
     def measures(self) -> dict[str, float]:
         """The number of whole canaries, whatever the attack."""
