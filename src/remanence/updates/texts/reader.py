@@ -38,6 +38,7 @@ from remanence.updates.texts.shares import (
     fit_shares,
     losses_of,
 )
+from remanence.updates.watching import Seen, watching
 
 _TRACE = 4  # times what rounding explains: how much a text must count
 _SEEN = 1.0  # what rounding explains, in all tensors together and as a square: less is no trace of a token
@@ -311,12 +312,12 @@ def _with_last_tokens(
     """Texts with their last token, read off the rows of the output layer that the rest does not explain."""
     parameters = {name: p for name, p in text.model.named_parameters() if name in gradient}
     head = _output_weight(text, parameters)
-    loss, ends = torch.zeros((), device=text.device), [torch.empty(0)] * len(begun)
-    for some in alike(begun):
-        losses, last = losses_of(text, torch.stack([begun[index][0] for index in some]), [None])
-        loss = loss + (torch.stack([shares[index] for index in some]).to(losses) * losses).sum()
-        for index, logits in zip(some, last.detach(), strict=True):
-            ends[index] = logits
+    loss, seen, order = torch.zeros((), device=text.device), list[Seen](), list[int]()
+    with watching(_output_layers(text, head), seen):
+        for some in alike(begun):
+            losses, _ = losses_of(text, torch.stack([begun[index][0] for index in some]), [None])
+            loss = loss + (torch.stack([shares[index] for index in some]).to(losses) * losses).sum()
+            order += some
     used = {head: parameters[head]} if head is not None else parameters
     made = torch.autograd.grad(loss, list(used.values()), allow_unused=True)
     explained = {
@@ -338,7 +339,11 @@ def _with_last_tokens(
         large = sizes > _LARGE * sizes.max()  # rows that are nearly zero say little about the scale
         share = ((rows * own).sum(1) / sizes.square())[large].median()
         # What is left is −Σ over texts of (row of the last token) × (what the output layer reads there): solve for all.
-        hidden = torch.stack(_last_hidden(text, head, prefixes, torch.stack(ends).double()), 1)
+        last = [one for _, entered, _ in seen if entered.ndim == 3 for one in entered[:, -1].double()]
+        read = dict(zip(order, last, strict=True)) if len(last) == len(order) else {}
+        hidden = torch.stack(
+            [read[k] if read else _last_hidden(text, head, one) for k, one in enumerate(prefixes)], 1
+        )
         pulls = ((own - rows / share) @ torch.linalg.pinv(hidden, rtol=1e-5).mT).unbind(1)
     return [
         (torch.cat([prefix, token[None].to(prefix)]), None)
@@ -379,25 +384,22 @@ def _output_weight(text: TextModel, parameters: Mapping[str, Tensor]) -> str | N
     return rows[-1] if rows else None
 
 
-def _last_hidden(text: TextModel, head: str, prefixes: Sequence[Tensor], said: Tensor) -> list[Tensor]:
-    """The input of the output matrix at the last position of each, by least squares from the logits `said`.
+def _output_layers(text: TextModel, head: str | None) -> dict[str, nn.Module]:
+    """The layer that multiplies by the output matrix; none where the model's own code does."""
+    weight = None if head is None else text.model.get_parameter(head)
+    return {
+        name: layer
+        for name, layer in text.model.named_modules()
+        if isinstance(layer, nn.Linear) and layer.weight is weight
+    }
 
-    If the logits have a bias or a cap, the derivative of a logit is used instead.
-    """
+
+def _last_hidden(text: TextModel, head: str, prefix: Tensor) -> Tensor:
+    """What the output matrix reads at the last position: the derivative of a logit by its row."""
     weight = text.model.get_parameter(head)
-    matrix = weight.detach().double()
-    square = torch.linalg.cholesky_ex(matrix.mT @ matrix).L
-    solved = torch.cholesky_solve((said @ matrix).mT, square).mT
-    off = (solved @ matrix.mT - said).norm(dim=1) > 1e-3 * said.norm(dim=1)
-    found = []
-    for prefix, hidden, logits, is_off in zip(prefixes, solved, said, off.tolist(), strict=True):
-        if is_off:
-            absent = int(torch.ones(len(logits), device=text.device).index_fill(0, prefix, 0).argmax())
-            answer = text.logits(prefix[None])[0, -1, absent]  # of a row that no input embedding touches
-            found.append(torch.autograd.grad(answer, weight)[0][absent].double())
-        else:
-            found.append(hidden)
-    return found
+    absent = int(torch.ones(len(weight), device=text.device).index_fill(0, prefix, 0).argmax())
+    answer = text.logits(prefix[None])[0, -1, absent]  # of a row that no input embedding touches
+    return torch.autograd.grad(answer, weight)[0][absent].double()
 
 
 @final
