@@ -10,7 +10,6 @@ from test_exact import batch
 from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
-from remanence import InputError, gradient_exposure
 from remanence.updates import flower
 from remanence.updates.declared import Declared, LocalTraining, Noise
 from remanence.updates.flower import passing, record_updates, withhold_exposed
@@ -124,26 +123,3 @@ def test_what_cannot_be_tested_is_withheld_unless_that_is_allowed(sent):
     before, crowd = one_step(make(), 400)
     assert "cannot be tested" in sent(withhold_exposed(make, ONE_STEP), before, crowd)
     assert sent(withhold_exposed(make, ONE_STEP, allow_untested=True), before, crowd).state is crowd
-
-
-def test_a_learning_rate_of_zero_is_refused():
-    with pytest.raises(InputError, match="learning_rate"):
-        LocalTraining(learning_rate=0.0)
-
-
-def test_an_update_without_exclusive_neurons_is_held_back_too():
-    # Centred inputs: every neuron is shared, and the whole batch comes back by the sparsity of the gradient's columns.
-    network = relu_network(60, 256, 10, seed=1)
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    generator = torch.Generator().manual_seed(1)
-    inputs, labels = (
-        torch.randn(16, 60, generator=generator).double(),
-        torch.randint(10, (16,), generator=generator),
-    )
-    assert not gradient_exposure(network, inputs, labels).exposed.any()
-    cross_entropy(network(inputs), labels).backward()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter -= 0.1 * parameter.grad
-    why = reason_to_withhold(relu_network(60, 256, 10), before, network.state_dict(), ONE_STEP)
-    assert why == "16 samples can be read off it"

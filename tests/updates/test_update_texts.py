@@ -90,22 +90,14 @@ def read(model, gradient):
     return read_texts(text_model(model), gradient, precision=FLOAT32, longest=16)
 
 
-@pytest.mark.parametrize("factor", [1.0, 0.03])
-@pytest.mark.parametrize("tied", [False, True])
-def test_every_text_comes_back_with_its_last_token(tied, factor):
-    model = Tiny(tied=tied).eval()
+@pytest.mark.parametrize(("tied", "positions", "factor"), [
+    (False, True, 1.0), (True, True, 0.03), (False, False, 1.0),
+])  # fmt: skip
+def test_every_text_comes_back_with_its_last_token(tied, positions, factor):
+    model = Tiny(tied=tied, positions=positions).eval()
+    assert text_model(model).has_positions == positions
     ids = texts(4)
     found = read(model, {name: factor * value for name, value in update(model, ids).items()})
-    assert found.explains_all
-    assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
-
-
-def test_a_model_without_positions_in_its_input_is_read_too():
-    model = Tiny(positions=False).eval()
-    text = text_model(model)
-    assert not text.has_positions
-    ids = texts(3, seed=2, length=7)
-    found = read(model, update(model, ids))
     assert found.explains_all
     assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
 
@@ -123,14 +115,14 @@ def test_the_first_token_is_found_though_queries_have_no_gradient_for_it():
     assert not set(ids[:, 0].tolist()) & set(missed)
 
 
-def test_an_encoder_gives_its_text_and_label():
-    model = Tiny(classes=5).eval()
-    text = text_model(model)
-    assert not text.is_causal
-    ids = texts(1, seed=4)
-    found = read(model, update(model, ids, torch.tensor([3])))
-    assert found.explains_all
-    assert (found.sequences, found.labels) == ((tuple(ids[0].tolist()),), (3,))
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_an_encoder_gives_one_text_with_its_label_smoothed_or_not(smoothing):
+    model, ids = Tiny(classes=5).eval(), texts(1, seed=4)
+    assert not text_model(model).is_causal
+    named = dict(model.named_parameters())
+    loss = cross_entropy(model(ids), torch.tensor([3]), label_smoothing=smoothing)
+    found = read(model, dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)))
+    assert (found.sequences, found.labels, found.count) == ((tuple(ids[0].tolist()),), (3,), 1)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -332,14 +324,6 @@ def test_the_number_of_texts_is_open_where_one_is_the_beginning_of_another():
     assert found.batch_size is None
 
 
-def test_an_encoders_smoothed_label_is_one_text_and_not_one_for_each_class():
-    model, ids = Tiny(classes=5).eval(), texts(1, seed=4)
-    named = dict(model.named_parameters())
-    loss = cross_entropy(model(ids), torch.tensor([3]), label_smoothing=0.1)
-    found = read(model, dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)))
-    assert (found.sequences, found.labels, found.count) == ((tuple(ids[0].tolist()),), (3,), 1)
-
-
 def test_what_a_text_counts_follows_its_share():
     model, ids = Tiny().eval(), texts(3, seed=1)
     named = [(row, None) for row in ids]
@@ -389,26 +373,13 @@ def with_adapters(rank, *, trained):
     return model
 
 
-def adapter_update(model, ids):
-    loss = cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
-
-
-@pytest.mark.parametrize("trained", [True, False])
-def test_a_lora_update_gives_whole_texts_once_its_rank_exceeds_their_tokens(trained):
+@pytest.mark.parametrize(("trained", "prompt"), [(True, 0), (True, 3), (False, 0)])
+def test_a_lora_update_gives_whole_texts_and_prompts_once_its_rank_exceeds_their_tokens(trained, prompt):
     # Trained adapters: the first matrices of two projections span 2 × 16 dimensions. Fresh ones: A x, in 32.
     model, ids = with_adapters(16 if trained else 32, trained=trained), texts(2, seed=5, length=8)
-    gradient = adapter_update(model, ids)
+    gradient = masked_update(model, ids, prompt=prompt)
     assert all(("lora_a" in name or "lora_b" in name) for name in gradient)
     found = read(model, gradient)
-    assert found.explains_all
-    assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
-
-
-def test_adapters_that_were_trained_on_answers_alone_give_their_prompts_too():
-    model, ids = with_adapters(16, trained=True), texts(2, seed=5, length=8)
-    found = read(model, masked_update(model, ids, prompt=3))
     assert found.explains_all
     assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
 
@@ -416,7 +387,7 @@ def test_adapters_that_were_trained_on_answers_alone_give_their_prompts_too():
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_lora_update_of_a_small_rank_hides_its_tokens_and_claims_none(trained):
     model = with_adapters(4, trained=trained)
-    found = read(model, adapter_update(model, texts(3, seed=6)))
+    found = read(model, masked_update(model, texts(3, seed=6)))
     assert (found.tokens, found.count) == (0, 0)
 
 
