@@ -19,11 +19,11 @@ from remanence.cli.main import main
 from remanence.core.releases import Gradient
 from remanence.updates import opening
 from remanence.updates.captured import Captured
-from remanence.updates.declared import Declared
+from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense import reader as dense_reader
 from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import reconstruct_at_any_scale
-from remanence.updates.inspection import inspect, open_update
+from remanence.updates.inspection import inspect, open_update, read
 
 FACTORY = """
 import torch
@@ -422,6 +422,24 @@ def test_declared_settings_that_proven_records_contradict_are_named(
     rate = float(declared[1]) if declared[0] == "--learning-rate" else None
     assert stated == {"optimizer": "sgd" if rate else None, "learning_rate": rate}
     assert "Equal records count once" in (folder / "out" / "report.html").read_text()
+
+
+def test_another_batch_in_every_step_proves_true_records_and_no_batch_size():
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(64, 400), torch.nn.ReLU(), torch.nn.Linear(400, 10))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    inputs, labels = torch.rand(8, 64), torch.randint(10, (8,))
+    optimiser = torch.optim.SGD(network.parameters(), 0.05)
+    for part in (slice(4), slice(4, 8)):
+        optimiser.zero_grad()
+        cross_entropy(network(inputs[part]), labels[part]).backward()
+        optimiser.step()
+    after = {name: value.clone() for name, value in network.state_dict().items()}
+    network.load_state_dict(before)
+    (proof,) = read(open_update(network, after, Declared(LocalTraining(2, 0.05)), is_after=True))
+    proven = proof.proposal.inputs[proof.proven]
+    assert (0 < len(proven) < 8, proof.batch_size) == (True, None)
+    assert (torch.cdist(proven, inputs.double()).amin(1) < 1e-4 * inputs.norm(dim=1).max()).all()
 
 
 def test_a_network_is_recognised_once_and_every_stage_runs_once(monkeypatch):
