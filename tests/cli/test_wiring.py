@@ -49,6 +49,7 @@ from remanence.results.claims import PrivacyTest
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import decide
 from remanence.updates.leak_map import leak_map
+from remanence.updates.rounding import Rounding
 
 
 def claim(success: float, **options) -> Bound:
@@ -198,7 +199,7 @@ class TestAttacks:
         inputs = torch.randn(batch, 7).double()
         nn.functional.cross_entropy(model(inputs), torch.arange(batch)).backward()
         gradient = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-        layers = leak_map(model, gradient, precision=2.2e-16)
+        layers = leak_map(model, gradient, rounding=Rounding(2.2e-16))
         assert [layer["rank"] for layer in layers] == [batch, batch]
 
 

@@ -42,7 +42,7 @@ from remanence.updates.files import read_batch, read_tensors
 from remanence.updates.leak_map import leak_map
 from remanence.updates.opening import Update, belongs, opened, own_update, recognise
 from remanence.updates.patches.reader import PatchReader
-from remanence.updates.rounding import Rounding, coarsest
+from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Effort, Proven, Reader, Sent, SharedGradient
 
 _OFF = (
@@ -298,7 +298,7 @@ def _explained(subject: Subject, batch: Records | None, result: AuditResult) -> 
     found["leak_map"] = leak_map(
         subject.model,
         update.gradient,
-        precision=coarsest([update.gradient], subject.rounding),
+        rounding=subject.rounding,
         exposure=exposure,
         unexplained=unexplained,
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from remanence.auditing import AuditResult
     from remanence.updates.dense.exposure import Exposure
+    from remanence.updates.rounding import Rounding
 
 _FEW, _RANKS_UP_TO = 16, 128
 _MOST = 10_000  # layers of a stored map
@@ -26,7 +27,7 @@ def leak_map(
     model: nn.Module,
     gradient: Mapping[str, Tensor],
     *,
-    precision: float,
+    rounding: Rounding,
     exposure: Exposure | None = None,
     unexplained: Mapping[str, float] | float | None = None,
 ) -> list[dict[str, object]]:
@@ -54,7 +55,7 @@ def leak_map(
                 "name": layer,
                 "shape": list(values.shape),
                 "nonzero": int(values.count_nonzero()) / values.numel(),
-                "rank": _rank(values, precision) if is_dense else None,
+                "rank": _rank(values, rounding.of_tensor(name)) if is_dense else None,
                 "exclusive": exclusive,
                 "unexplained": unexplained.get(layer) if isinstance(unexplained, Mapping) else unexplained,
             }
@@ -62,23 +63,14 @@ def leak_map(
     return layers
 
 
-def _rank(values: Tensor, precision: float) -> int | None:
+def _rank(values: Tensor, rounding: Rounding) -> int | None:
     """The rank of a layer's gradient, looked for below 128; None where it is that or more, or as large as the layer."""
-    import torch
-
-    from remanence.updates.dense.layers import LARGE
-    from remanence.updates.parts import rows_times
-    from remanence.updates.span import Decomposed
+    from remanence.updates.span import sketched, span_of_sketch
 
     least = min(values.shape)
     for width in (min(_FEW, least), min(_RANKS_UP_TO, least)):  # of a large layer, wide sketches take long
-        generator = torch.Generator(device=values.device).manual_seed(0)
-        sketch = torch.randn(
-            values.shape[1], width, generator=generator, device=values.device, dtype=torch.float64
-        )
-        dtype = torch.float32 if values.numel() > LARGE and values.dtype != torch.float64 else torch.float64
-        seen = rows_times(values, sketch.to(dtype))
-        rank = Decomposed.of(seen).at(precision).basis.shape[1] if seen.any() else 0
+        seen = sketched(values, width)
+        rank = span_of_sketch(seen, values, rounding).basis.shape[1] if seen.any() else 0
         if rank < width:
             return rank
     return None
