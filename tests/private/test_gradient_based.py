@@ -23,8 +23,8 @@ from remanence import (
     mean_squared_error,
     play,
 )
-from remanence.private.likelihood import log_likelihood
 from remanence.private.optimised import ClassGaussians
+from remanence.private.prior_aware import log_likelihood
 
 
 def game(**settings) -> Game:

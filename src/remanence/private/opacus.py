@@ -41,7 +41,7 @@ from remanence.private.own_pass import (
     quiet_randomness,
     tensors_in,
 )
-from remanence.private.recorder import RunRecorder
+from remanence.private.recording import RunRecorder
 from remanence.private.seeds import Stream, from_the_system, unknown
 
 __all__ = ["Reading", "RecordingWarning", "record"]

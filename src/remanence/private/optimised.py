@@ -17,7 +17,7 @@ from remanence.core.priors import FinitePrior
 from remanence.core.records import Records, concatenate
 from remanence.core.references import HAYES_2023
 from remanence.core.releases import Transcript
-from remanence.private.likelihood import log_likelihood
+from remanence.private.prior_aware import log_likelihood
 from remanence.scale.progress import track
 from remanence.training.dpsgd import DPSGD
 from remanence.training.perceptron import Network

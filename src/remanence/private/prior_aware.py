@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
@@ -17,7 +18,6 @@ from remanence.core.knowledge import Knowledge
 from remanence.core.priors import FinitePrior
 from remanence.core.references import HAYES_2023
 from remanence.core.releases import Transcript
-from remanence.private.likelihood import log_likelihood
 from remanence.training.dpsgd import DPSGD
 
 _CPU_NUMBERS = 2**20  # gradients held at once, few enough for a CPU's cache
@@ -106,6 +106,21 @@ class PriorAware(Attack[Transcript]):
         if self.score == "top":
             return inner.topk(max(1, round(mechanism.sample_rate * mechanism.steps)), dim=2).values.sum(2)
         return log_likelihood(mechanism, inner, norms).sum(2) + prior.weights.log()
+
+
+def log_likelihood(mechanism: DPSGD, inner: Tensor, norms: Tensor) -> Tensor:
+    """The log-likelihood of what is left of each step, relative to the target's absence.
+
+    log(1 − q + q·exp((⟨ḡ, g⟩ − ‖g‖²/2) / (σC)²)) for a record with clipped gradient g, given the inner
+    products and norms (Hayes et al. 2023, Appendix G, with the sign corrected).
+    """
+    scale = max(mechanism.noise_multiplier * mechanism.max_grad_norm, 1e-9) ** 2
+    exponent = (inner - norms.square() / 2).double() / scale
+    rate = mechanism.sample_rate
+    if rate == 1:
+        return exponent
+    absent = torch.tensor(math.log1p(-rate), device=exponent.device, dtype=exponent.dtype)
+    return torch.logaddexp(absent, exponent + math.log(rate))
 
 
 def _neighbours(prior: FinitePrior, criterion: Criterion) -> Tensor:

@@ -108,7 +108,7 @@ class PrivacyTest(Finding):
 
 
 def split(numbers: Mapping[str, float]) -> tuple[PrivacyTest | None, dict[str, float]]:
-    """The test among these numbers, and the other numbers."""
+    """The test among these numbers, and the other numbers. Files of older versions hold both together."""
     own = {each.name for each in fields(PrivacyTest)}
     test = PrivacyTest.from_json(numbers) if "surest_guesses" in numbers else None
     return test, {name: value for name, value in numbers.items() if name not in own}

@@ -13,6 +13,7 @@ from torch import Tensor
 from remanence.core.baseline import Baseline
 from remanence.core.rates import SuccessRate
 from remanence.results.caveats import Caveat
+from remanence.results.claims import split
 from remanence.results.findings import Finding, ProvenRecords, WholeRecords, read_finding, stored_finding
 from remanence.results.verdict import Policy
 
@@ -126,6 +127,8 @@ class Evidence:
     @classmethod
     def from_json(cls, entry: Json, arrays: Mapping[str, Tensor]) -> Evidence:
         """Read an entry back; the intervals are recomputed from the counts."""
+        older, numbers = split(entry.get("numbers", {}))
+        findings = [read_finding(finding) for finding in entry["findings"]]
         return cls(
             attack=entry["attack"],
             main=SuccessRate.from_json(entry["main"]),
@@ -135,11 +138,11 @@ class Evidence:
             label_rate=None if entry["labels"] is None else SuccessRate.from_json(entry["labels"]),
             errors=ErrorSummary(**{each.name: entry["error"][each.name] for each in fields(ErrorSummary)}),
             unresolved=_unresolved(entry, arrays),
-            numbers=entry.get("numbers", {}),
+            numbers=numbers,
             settings=entry.get("settings", {}),
             proven=entry.get("proven"),
             proven_of=entry.get("proven_of"),
-            findings=tuple(read_finding(finding) for finding in entry["findings"]),
+            findings=(*findings, *([] if older is None else [older])),
             reference=entry["reference"],
             arrays=arrays,
         )
