@@ -24,7 +24,7 @@ from remanence.tables.attacks import (
 from remanence.tables.caveats import DUPLICATE_RECORDS, PART_NOT_CONFIRMED
 from remanence.tables.parts import Part
 from remanence.tables.sklearn import shortlist_game, table_game
-from remanence.tables.trees import boxes_of
+from remanence.tables.trees import read_nodes
 from remanence.testing import check_attack
 
 X, Y = load_breast_cancer(return_X_y=True)
@@ -140,7 +140,7 @@ def test_counts_of_words_give_every_record():
 def test_thresholds_of_trees_lie_halfway_between_two_rows():
     """The value that a threshold tells is the row's own, in single precision."""
     part = Part("model", ensemble.RandomForestClassifier(20, random_state=0).fit(X, Y), X, Y)
-    low, high, exact = boxes_of(part)
+    low, high, exact, _ = read_nodes(part)
     told = ~np.isnan(exact)
     assert told.mean() > 0.03
     assert np.allclose(exact[told], X[told], rtol=1e-6)
@@ -151,7 +151,7 @@ def test_thresholds_of_trees_lie_halfway_between_two_rows():
 
 def test_random_thresholds_tell_a_box_and_no_value():
     part = Part("model", ensemble.ExtraTreesClassifier(5, random_state=0).fit(X, Y), X, Y)
-    low, high, exact = boxes_of(part)
+    low, high, exact, _ = read_nodes(part)
     assert np.isnan(exact).all()
     assert np.isfinite(high - low).any()
 

@@ -146,6 +146,8 @@ def _grown(part: Part, table: np.ndarray) -> Iterator[_Grown]:
         yield from _boosted(part, table, labels)
         return
     targets, own, coded = _targets(model, labels), _row_weights(part), labels
+    if targets is None and not isinstance(model, _FORESTS):
+        return  # a second fit decides
     if labels is not None and hasattr(model, "classes_"):
         coded = np.searchsorted(model.classes_, labels).astype(np.float64)
     for tree in trees:
@@ -287,7 +289,7 @@ class Leaves:
 
     def clue(self, part: Part) -> Clue:
         """The value if a threshold determines it; otherwise the likeliest known value in the box, or its middle."""
-        low, high, guesses = boxes_of(part)
+        low, high, guesses, labels = read_nodes(part)
         matrix = part.matrix
         for column in range(matrix.shape[1]):
             own = matrix[:, column]
@@ -301,7 +303,7 @@ class Leaves:
                 else:
                     ends = max(low[row, column], others[0]), min(high[row, column], others[-1])
                     guesses[row, column] = sum(ends) / 2
-        return Clue(as_values(guesses), _labels(part))
+        return Clue(as_values(guesses), labels)
 
 
 def leaves(part: Part) -> list[Leaves]:
@@ -310,75 +312,69 @@ def leaves(part: Part) -> list[Leaves]:
     return [Leaves(part.path)] if trees and multiplicities(part, trees[0]) is not None else []
 
 
-def boxes_of(part: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The bounds of each value and, where a threshold determines it, the value itself, given all other rows.
+def read_nodes(part: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """What the nodes tell of each row, given all others: low and high bounds, values that thresholds determine, labels.
 
-    `(rows, columns)` each: −∞, ∞ and NaN where undetermined.
+    Undetermined are −∞, ∞, NaN and `UNKNOWN`.
     """
     table = as_float32(part.matrix)
     low, high, exact = (np.full(table.shape, nothing) for nothing in (-np.inf, np.inf, np.nan))
-    for tree, _, inside, paths in _falls(part, table):
-        structure = tree.tree_
-        for node in np.flatnonzero(structure.children_left != -1).tolist():
-            column, threshold = structure.feature[node], structure.threshold[node]
-            values = table[inside, column].astype(np.float64)
-            left, right = (~np.isnan(values) & each for each in paths.through(structure, node))
-            high[inside[left], column] = np.minimum(high[inside[left], column], threshold)
-            low[inside[right], column] = np.maximum(low[inside[right], column], threshold)
-            if tree.splitter == "best":
-                for row, value in _told(values, left, right, paths, node, structure):
-                    exact[inside[row], column] = value
-    return low, high, exact
-
-
-def _falls(part: Part, table: np.ndarray) -> Iterator[tuple[Any, np.ndarray, np.ndarray, _Paths]]:
-    """Each tree, how often each row was in its training set, which rows were, and their paths."""
+    labels = np.full(len(table), UNKNOWN, dtype=object)
     for tree in trees_of(part.estimator):
         times = multiplicities(part, tree)
         assert times is not None
-        inside = np.flatnonzero(times > 0)
-        yield tree, times, inside, _paths(tree, table, inside)
+        fallen = _Fallen.of(tree, times, table)
+        structure, inside = tree.tree_, fallen.inside
+        for node in np.flatnonzero(structure.children_left != -1).tolist():
+            column, threshold = structure.feature[node], structure.threshold[node]
+            values = table[inside, column].astype(np.float64)
+            left, right = (~np.isnan(values) & each for each in fallen.sides(fallen.fell, node))
+            high[inside[left], column] = np.minimum(high[inside[left], column], threshold)
+            low[inside[right], column] = np.maximum(low[inside[right], column], threshold)
+            if tree.splitter == "best":
+                for row, value in _told(values, left, right, fallen, node):
+                    exact[inside[row], column] = value
+        _read_labels(part, fallen, times, labels)
+    return low, high, exact, labels
 
 
 @dataclass(frozen=True)
-class _Paths:
-    """Which nodes rows pass by their values, and which the other rows imply, `(rows, nodes)`."""
+class _Fallen:
+    """Which nodes of a tree its rows pass by their values, and which the other rows imply, `(inside, nodes)`."""
 
+    structure: Any
+    inside: np.ndarray  # the rows that it was grown on
     goes: np.ndarray
     fell: np.ndarray
-    candidates: np.ndarray | None  # rows that may be the missing one; None: every row explains its own path
+    complete: bool  # whether every row explains its own path, as on the table that the tree was fitted on
 
-    def through(self, structure: Any, node: int) -> tuple[np.ndarray, np.ndarray]:
-        """Which rows fell to the left and to the right of a node."""
-        return self.fell[:, structure.children_left[node]], self.fell[:, structure.children_right[node]]
+    @classmethod
+    def of(cls, tree: Any, times: np.ndarray, table: np.ndarray) -> _Fallen:
+        """One more row went through a node than the others explain: the missing one."""
+        inside = np.flatnonzero(times > 0)
+        goes = tree.tree_.decision_path(table[inside]).toarray().astype(bool)
+        short = tree.tree_.n_node_samples - goes.sum(0)
+        if not short.any():
+            return cls(tree.tree_, inside, goes, goes, complete=True)
+        left = goes.astype(np.int64) + short
+        possible = ((left == 0) | (left == 1)).all(1, keepdims=True)
+        return cls(tree.tree_, inside, goes, possible & (left == 1), complete=False)
 
-
-def _paths(tree: Any, table: np.ndarray, inside: np.ndarray) -> _Paths:
-    """One more row went through a node than the others explain: the missing one."""
-    goes = tree.tree_.decision_path(table[inside]).toarray().astype(bool)
-    short = tree.tree_.n_node_samples - goes.sum(0)  # zero on the table that the tree was fitted on
-    if not short.any():
-        return _Paths(goes, goes, None)
-    left = goes.astype(np.int64) + short
-    possible = np.flatnonzero(((left == 0) | (left == 1)).all(1))
-    fell = np.zeros_like(goes)
-    fell[possible] = left[possible] == 1
-    return _Paths(goes, fell, possible)
+    def sides(self, passed: np.ndarray, node: int) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows passed to the left and to the right of a node."""
+        return passed[:, self.structure.children_left[node]], passed[:, self.structure.children_right[node]]
 
 
 def _told(
-    values: np.ndarray, left: np.ndarray, right: np.ndarray, paths: _Paths, node: int, structure: Any
+    values: np.ndarray, left: np.ndarray, right: np.ndarray, fallen: _Fallen, node: int
 ) -> list[tuple[int, float]]:
     """Rows whose value follows from a threshold and the other rows."""
-    threshold, found = structure.threshold[node], []
-    goes = [
-        paths.goes[:, child[node]] & ~np.isnan(values)
-        for child in (structure.children_left, structure.children_right)
-    ]
+    threshold, found = fallen.structure.threshold[node], []
+    goes = [side & ~np.isnan(values) for side in fallen.sides(fallen.goes, node)]
     for fell, own, across, sign in ((left, *goes, 1.0), (right, *goes[::-1], -1.0)):
         turned, goal = values * sign, threshold * sign
         both = own.any() and across.any()
-        if paths.candidates is None and both and _halfway(turned[own].max(), turned[across].min(), goal):
+        if fallen.complete and both and _halfway(turned[own].max(), turned[across].min(), goal):
             rows = [int(np.flatnonzero(own)[turned[own].argmax()])]  # only the outermost row can have made it
         else:
             rows = [int(row) for row in np.flatnonzero(fell)]
@@ -398,33 +394,29 @@ def _halfway(low: float, high: float, threshold: float) -> bool:
     return abs((low + high) / 2 - threshold) <= _ROUNDING * (abs(threshold) + abs(high))
 
 
-def _labels(part: Part) -> np.ndarray:
-    """The missing row's label, from its leaf and the other labels there; unknown in boosted trees."""
-    table, own = as_float32(part.matrix), np.asarray(part.labels)
-    labels = np.full(len(table), UNKNOWN, dtype=object)
-    classes = getattr(part.estimator, "classes_", None)
-    weighted = getattr(part.estimator, "class_weight", None) is not None
+def _read_labels(part: Part, fallen: _Fallen, times: np.ndarray, labels: np.ndarray) -> None:
+    """Write the labels that are unknown and follow from a leaf and the other labels there; in boosted trees none do."""
+    own, classes = np.asarray(part.labels), getattr(part.estimator, "classes_", None)
     if part.labels is None or own.ndim != 1 or hasattr(part.estimator, "init_"):
-        return labels
+        return
+    weighted = getattr(part.estimator, "class_weight", None) is not None
     names = [] if classes is None else np.asarray(classes).tolist()
     columns = (own[:, None] if classes is None else own[:, None] == classes).astype(np.float64)
-    for tree, times, inside, paths in _falls(part, table):
-        structure = tree.tree_
-        sums = (paths.goes.T * times[inside]) @ columns[inside]
-        ends = paths.fell & (structure.children_left == -1)
-        for place in np.flatnonzero(ends.sum(1) == 1):
-            row, leaf = inside[place], ends[place].argmax()
-            if labels[row] is not UNKNOWN:
-                continue
-            held = structure.value[leaf, 0]
-            if weighted:  # a leaf of one class gives the label, whatever its weight
-                if held.max() > 1 - 1e-12:
-                    labels[row] = names[int(held.argmax())]
-                continue
-            others = sums[leaf] - times[row] * columns[row] * paths.goes[place, leaf]
-            left = (held * structure.weighted_n_node_samples[leaf] - others) / times[row]
-            labels[row] = names[int(left.argmax())] if names else float(left[0])
-    return labels
+    structure, inside = fallen.structure, fallen.inside
+    sums = (fallen.goes.T * times[inside]) @ columns[inside]
+    ends = fallen.fell & (structure.children_left == -1)
+    for place in np.flatnonzero(ends.sum(1) == 1):
+        row, leaf = inside[place], ends[place].argmax()
+        if labels[row] is not UNKNOWN:
+            continue
+        held = structure.value[leaf, 0]
+        if weighted:  # a leaf of one class gives the label, whatever its weight
+            if held.max() > 1 - 1e-12:
+                labels[row] = names[int(held.argmax())]
+            continue
+        others = sums[leaf] - times[row] * columns[row] * fallen.goes[place, leaf]
+        left = (held * structure.weighted_n_node_samples[leaf] - others) / times[row]
+        labels[row] = names[int(left.argmax())] if names else float(left[0])
 
 
 @dataclass(frozen=True)
