@@ -89,7 +89,6 @@ from remanence.tables.sklearn import (
     table_game,
     with_fixed_totals,
     with_known,
-    with_public,
 )
 from remanence.targets import TARGETS
 from remanence.texts.canaries import Claim, natural
@@ -830,12 +829,6 @@ def no_other_row() -> AuditResult:
     return audit(with_known(game, others=False), trials=60, seed=4)
 
 
-def public_table() -> AuditResult:
-    frame, labels = patients()
-    game = table_game(fitted(prepared(TIGHT), frame, labels), frame, labels)
-    return audit(with_public(game, patients(90, seed=1)[0]), trials=60, seed=4)
-
-
 def fixed_totals() -> AuditResult:
     frame, labels = patients()
     game = table_game(fitted(prepared(TIGHT), frame, labels), frame, labels)
@@ -903,7 +896,6 @@ case("table/closed-form-logistic", lambda: closed_form(TIGHT, "breast_cancer"))
 case("table/closed-form-lasso", lambda: closed_form(linear.Lasso(0.5, tol=1e-12), "diabetes"))
 case("table/known-columns", known_columns)
 case("table/no-other-row", no_other_row)
-case("table/public-table", public_table)
 case("table/fixed-totals", fixed_totals)
 case("table/shortlist", shortlist)
 case("table/refused-other-logistic", lambda: other_table(prepared(TIGHT)))

@@ -90,7 +90,6 @@ MISTAKES = {
     f"{OWN} --known columns:star": "no such column for --known",
     f"{OWN} --known none": "No attack is known that recovers a row",
     f"{OWN} --fixed-totals star": "no such column for --fixed-totals",
-    f"{OWN} --prior other.csv": "missing: bmi",
 }
 
 

@@ -45,12 +45,6 @@ class TableOptions:
         "Columns whose totals a design fixes, such as the arm of a balanced trial: the guess uses them too.",
     ] = None
 
-    prior: Annotated[
-        Path | None,
-        "A public table with the same columns, .csv or .parquet: what the adversary believes about rows, and "
-        "guesses from.",
-    ] = None
-
 
 def table(
     model: Annotated[
@@ -95,7 +89,7 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
     """The game of a model file and a table file."""
     from remanence.tables.parts import final_estimator
     from remanence.tables.reading import load_estimator, read_table
-    from remanence.tables.sklearn import learns_from_labels, with_fixed_totals, with_known, with_public
+    from remanence.tables.sklearn import learns_from_labels, with_fixed_totals, with_known
 
     assert options.data is not None
     estimator, frame = (
@@ -114,13 +108,7 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
             typer.echo(f"Not used by the model, and left out: {', '.join(unused)}.", err=True)
         features = features[list(names)]  # columns are matched by name, whatever their order in the file
     own = frame[weights[0]] if weights else None
-    game, coding = _first_that_belongs(estimator, features, labels, own)
-    if options.prior is not None:
-        public = read_table(options.prior)
-        answers = public[label] if label in public.columns else None
-        game = with_public(
-            game, public, answers if answers is None or coding is None else answers.map(coding)
-        )
+    game = _first_that_belongs(estimator, features, labels, own)
     fixed = columns_named(options.fixed_totals, [*game_columns(game), label], "--fixed-totals")
     game = with_fixed_totals(game, fixed, label)
     if options.known == "all-but-one":
@@ -161,9 +149,7 @@ def _label_column(frame: Any, label: str | None, *, needed: bool) -> Any:
     return frame[label].astype(str) if frame[label].dtype.kind == "O" else frame[label]
 
 
-def _first_that_belongs(
-    estimator: Any, features: Any, labels: Any, weights: Any
-) -> tuple[TableGame, dict[Any, Any] | None]:
+def _first_that_belongs(estimator: Any, features: Any, labels: Any, weights: Any) -> TableGame:
     """The game with the labels that fit() was given: a file does not say which number stands for which word."""
     from remanence.tables.rows import codings
     from remanence.tables.sklearn import table_game
@@ -180,7 +166,7 @@ def _first_that_belongs(
         if coding is not None:
             said = ", ".join(f"{word} for {code}" for word, code in coding.items())
             typer.echo(f"The model was fitted on other labels than the table's. Taken: {said}.", err=True)
-        return game, coding
+        return game
     assert refused is not None
     raise refused
 

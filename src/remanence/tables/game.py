@@ -18,11 +18,11 @@ from remanence.core.errors import Comparison, Criterion
 from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.knowledge import Given, Knowledge
 from remanence.core.mechanism import Mechanism
-from remanence.core.priors import EmpiricalPrior, Prior, Uninformed
+from remanence.core.priors import Uninformed
 from remanence.core.records import Records, concatenate
 from remanence.core.releases import Release
 from remanence.protocol import AnyGame, MechanismT, Unit, Work
-from remanence.results.caveats import ONE_RELEASE, TARGETS_KNOWN, Caveat
+from remanence.results.caveats import ONE_RELEASE, Caveat
 from remanence.results.findings import Finding, Words
 from remanence.results.outcome import Gallery, Outcome, gather
 from remanence.scale.progress import track
@@ -74,7 +74,6 @@ class LeaveOneOut(AnyGame[MechanismT]):
     bounds: tuple[Bound, ...] = ()  # ceilings that are proven for this game
     given: Given | None = None  # what the adversary knows of the missing record itself
     others_known: bool = True  # whether the adversary knows the other records
-    prior: Prior = field(default_factory=Uninformed)  # what the adversary believes about records
     totals: Tensor | None = None  # fixed by a design: per feature and of the label, NaN where free
     columns: tuple[str, ...] = ()  # names of the features, for the private page
     fitting: Fitting | None = field(
@@ -135,7 +134,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
         given = self.given
         if given is not None:
             given = replace(given, record=given.kept(data[index : index + 1], others[:1]))
-        return Knowledge(self.mechanism, self.prior, others if self.others_known else None, given, index)
+        return Knowledge(self.mechanism, Uninformed(), others if self.others_known else None, given, index)
 
     def contract(self, attack: Attack) -> None:
         """Verify that `expose` and `prepare` on the other records agree, whatever the record is."""
@@ -172,16 +171,12 @@ class LeaveOneOut(AnyGame[MechanismT]):
     def _guess(self, criteria: Sequence[Criterion]) -> list[Baseline]:
         # If the others are unknown too, this overstates the guess, so no attack looks better for it.
         given = None if self.given is None else self.given.error
-        return guesses_from_others(self.data, criteria, self.totals, given, self.prior.samples)
+        return guesses_from_others(self.data, criteria, self.totals, given)
 
     def caveats(self) -> tuple[Caveat, ...]:
         """The trials share one release."""
-        public = self.prior.samples
-        held = public is not None and EmpiricalPrior(self.data).shares_records_with(public)
-        seen = "The public table contains rows of this one: of these, membership is found, not content."
-        known = [replace(TARGETS_KNOWN, seen=seen)] if held else []
         fitted = () if self.fitting is None else self.fitting.caveats()
-        return (ONE_RELEASE, *known, *self.known_caveats, *fitted)
+        return (ONE_RELEASE, *self.known_caveats, *fitted)
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the data, and of the model where one was handed in."""

@@ -16,7 +16,6 @@ from remanence.core.records import Records
 _RECORDS = 500  # that play the target, and that serve as guesses
 _NUMBERS = 2**25  # of all pairs of these
 _AT_ONCE = 2**21
-_PUBLIC = 20_000  # records of a public table that are looked through
 
 
 def guesses_from_others(
@@ -24,15 +23,13 @@ def guesses_from_others(
     criteria: Sequence[Criterion],
     totals: Tensor | None = None,
     given: Error | None = None,
-    public: Records | None = None,
 ) -> list[Baseline]:
     """How often the best of a few guesses is right by each criterion, measured on the records themselves.
 
     The guesses are the record that meets most of the others, the record nearest to their mean, and that mean. Where a
     design fixes `totals` (one per feature and one for the label, NaN where free), as in a balanced trial, the known
     records determine the missing one's contribution, and the first guess is corrected by it. Where some columns of
-    the missing record are `given`, the other record that is nearest in these is a guess as well. A `public` table gives
-    its commonest record, and the one nearest in the given columns.
+    the missing record are `given`, the other record that is nearest in these is a guess as well.
 
     >>> yes_or_no = Records(torch.tensor([[1.0]] * 9 + [[0.0]]), torch.zeros(10))
     >>> guesses_from_others(yes_or_no, [Criterion(threshold=0.1)])[0].value
@@ -49,19 +46,10 @@ def guesses_from_others(
     spread = flat.std(0, correction=0).clamp(min=1e-300)
     distance = torch.cdist(means / spread, asked.flat.double() / spread).masked_fill(own, torch.inf)
     shared = {"the record nearest to the others' mean": asked[distance.argmin(1)]}
-    some = None
     if given is not None:
         apart = torch.stack([part(asked[:, None], asked[None]) for part in given.parts]).sum(0)
         shared["the record nearest in the given columns"] = asked[apart.masked_fill(own, torch.inf).argmin(1)]
-    if public is not None:
-        order = torch.randperm(len(public), generator=torch.Generator().manual_seed(0))
-        some = public[order[:most]]
-        if given is not None:
-            pool = public[order[: _PUBLIC // max(1, len(given.parts))]]
-            apart = sum(part(asked[:, None], pool[None]) for part in given.parts)
-            shared["the public record nearest in the given columns"] = pool[torch.as_tensor(apart).argmin(1)]
     share = "all" if len(asked) == count else f"{len(asked)} of the"
-    known = "known and public records" if public is not None else "known records"
     found = []
     for criterion in criteria:
         each = replace(criterion, reduction=Reduction.EACH)
@@ -69,9 +57,6 @@ def guesses_from_others(
         common = asked[(alike.sum(0) - alike.int()).masked_fill(own, -1).argmax(1)]
         mean = replace(common, features=means.view_as(asked.features).to(asked.features.dtype))
         guesses = {"the commonest other record": common, "the others' mean": mean, **shared}
-        if some is not None:
-            best = _meets(each, some).sum(0).argmax()
-            guesses["the commonest record of the public table"] = some[best.expand(len(asked))]
         if totals is not None:
             guesses["the completion of the design's totals"] = _completed(data, asked, common, totals)
         rates = {
@@ -79,7 +64,7 @@ def guesses_from_others(
             for name, guess in guesses.items()
         }
         best = max(rates, key=rates.__getitem__)
-        note = f"measured on {share} {count} records: {best}, from the {known} alone"
+        note = f"measured on {share} {count} records: {best}, from the known records alone"
         found.append(Baseline(rates[best], rates[best], note))
     return found
 

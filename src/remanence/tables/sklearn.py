@@ -11,12 +11,11 @@ import torch
 from sklearn.base import is_classifier, is_regressor
 from sklearn.utils import get_tags
 
-from remanence.core.checks import refusing, same_columns, whole
+from remanence.core.checks import refusing, whole
 from remanence.core.errors import Criterion, label_error, relative_error
 from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Given
-from remanence.core.priors import EmpiricalPrior, FinitePrior
-from remanence.core.records import Records
+from remanence.core.priors import FinitePrior
 from remanence.core.releases import FittedObject
 from remanence.game import Game
 from remanence.results.caveats import Caveat
@@ -291,29 +290,6 @@ def with_known(game: TableGame, *, columns: Sequence[str] = (), others: bool = T
         given=Given(tuple(columns), places, rows.error(columns)),
         others_known=others,
     )
-
-
-def with_public(game: TableGame, table: Any, labels: Any = None) -> TableGame:
-    """The same game for an adversary who believes that rows are like those of a public `table` with the same columns.
-
-    They guess from it. Rows with a word missing from the training table cannot be the missing row and are left out.
-    """
-    mechanism = game.mechanism
-    names = [column.name for column in mechanism.rows.columns]
-    same_columns(table.columns, names, "a table with the same columns; the label may be missing", more=True)
-    features = mechanism.rows.encode(table.rename(columns=str)[names])
-    codes = np.full(len(table), np.nan) if labels is None else mechanism.codes(np.asarray(labels))
-    fits = np.isfinite(features).all(1)
-    if not fits.any():
-        raise InputError(
-            "No row of the public table could be one of the training table.",
-            needs="at least one row without gaps and without words missing from the training table",
-            got=f"{len(table)} rows, none of them",
-            hint="the columns in the same units and words as in the training table",
-        )
-    public = Records(torch.from_numpy(features[fits]), torch.from_numpy(codes[fits]))
-    prior = EmpiricalPrior(public, called="rows of a public table")
-    return replace(game, prior=prior)
 
 
 def with_fixed_totals(game: TableGame, columns: Sequence[str], label: str | None = None) -> TableGame:
