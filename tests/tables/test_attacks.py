@@ -52,17 +52,6 @@ def test_a_pipeline_with_words_and_gaps_gives_every_row_in_original_words():
     assert evidence.control.rate == 0
 
 
-def test_each_kind_of_clue_knows_its_own_columns():
-    frame, labels = patients()
-    game = table_game(prepared(linear.LogisticRegression()).fit(frame, labels), frame, labels)
-    means, solved = (
-        columns_found(play(game, PublishedStatistics())),
-        columns_found(play(game, PipelineEquations())),
-    )
-    assert means == {"age": 1, "income": 1, "bmi": 1, "sex": 0, "region": 0}
-    assert solved["sex"] == solved["region"] == 1
-
-
 HOLDERS = [
     make_pipeline(preprocessing.StandardScaler(), svm.SVC()),
     neighbors.KNeighborsClassifier(),
@@ -118,16 +107,6 @@ def alone(attack, game):
         blind = attack.expose(game.mechanism, game.data[changed], game.release).records.flat[row, 0]
         assert torch.allclose(everyone[row], blind, rtol=1e-9, equal_nan=True)
     assert not everyone.isnan().all()
-
-
-@pytest.mark.parametrize(
-    "model", [naive_bayes.GaussianNB(), discriminant_analysis.LinearDiscriminantAnalysis()]
-)
-def test_class_means_give_every_record_and_its_class(model):
-    game = table_game(model.fit(X, Y), X, Y)
-    evidence = play(game, PublishedStatistics())
-    assert evidence.main.rate == evidence.label_rate.rate == 1
-    assert evidence.errors.worst < 1e-9
 
 
 def test_counts_of_words_give_every_record():

@@ -19,7 +19,7 @@ from remanence.core.exceptions import UnreadableAuditError
 from remanence.core.rates import SuccessRate
 from remanence.report import words
 from remanence.results.verdict import Policy, Verdict
-from remanence.tables.attacks import PublishedStatistics, StoredInObject, TreeLeaves, WholeObject
+from remanence.tables.attacks import PublishedStatistics, StoredInObject, WholeObject
 from remanence.tables.single_columns import Columns, PartRate, part_rates
 from remanence.tables.sklearn import table_game
 
@@ -124,15 +124,6 @@ def test_a_truth_that_passes_through_comes_back():
     game = table_game(model, frame, labels)
     found = WholeObject().expose(game.mechanism, game.data, game.release)
     assert (game.mechanism.table(found.records[:, 0])[0]["smoker"] == frame["smoker"]).all()
-
-
-def test_a_forest_with_bootstrap_is_read_with_the_rows_that_its_seeds_drew():
-    frame, labels = patients()
-    model = prepared(ensemble.RandomForestClassifier(15, random_state=0)).fit(frame, labels)
-    found = audit(table_game(model, frame, labels), [TreeLeaves()]).strongest
-    sexes = next(part for part in parts(found) if part.name == "sex")
-    assert sexes.main.rate > 0.8
-    assert sexes.tells
 
 
 def test_stacked_models_are_opened():

@@ -4,17 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from patients import parts, patients
-from sklearn import ensemble, mixture, naive_bayes, preprocessing
+from sklearn import ensemble, naive_bayes, preprocessing
 from sklearn import linear_model as linear
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.cross_decomposition import PLSRegression
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.feature_selection import RFE
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import StratifiedKFold
-from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.multiclass import OneVsOneClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -58,13 +56,7 @@ def test_numbers_alone_behind_a_scaler_and_labels_of_any_type(labels):
     assert came_back(model, NUMBERS, labels)[:2] == (80, {"age": 80, "income": 80, "label": 80})
 
 
-WRAPPED = [
-    TransformedTargetRegressor(linear.Ridge(), func=np.log1p, inverse_func=np.expm1),
-    TransformedTargetRegressor(linear.Ridge(), transformer=scaled()),
-    PLSRegression(1),
-    GaussianProcessRegressor(normalize_y=True),
-    KernelRidge(),
-]
+WRAPPED = [TransformedTargetRegressor(linear.Ridge(), transformer=scaled()), PLSRegression(1)]
 
 
 @pytest.mark.parametrize("model", WRAPPED, ids=lambda m: type(m).__name__)
@@ -76,10 +68,7 @@ def test_a_number_that_the_model_recodes_comes_back_in_its_own_unit(model):
 
 DEALT = [
     (CalibratedClassifierCV(make_pipeline(scaled(), linear.LogisticRegression()), cv=3), 80),
-    (CalibratedClassifierCV(naive_bayes.GaussianNB(), cv=4), 80),
-    (OneVsRestClassifier(make_pipeline(scaled(), linear.LogisticRegression())), 80),
     (OneVsOneClassifier(make_pipeline(scaled(), linear.LogisticRegression())), 80),
-    (ensemble.BaggingClassifier(make_pipeline(scaled(), linear.RidgeClassifier()), 4, random_state=0), 60),
     (ensemble.BaggingClassifier(naive_bayes.GaussianNB(), 6, random_state=1), 70),
     (
         RFE(
@@ -100,8 +89,7 @@ def test_rows_come_back_from_members_that_saw_some_of_them(model, least):
     assert found["label"] >= 40
 
 
-def test_a_mixture_and_splines_give_their_rows():
-    assert came_back(mixture.GaussianMixture(2, random_state=0).fit(NUMBERS), NUMBERS, None)[0] == 80
+def test_splines_give_their_rows():
     model = make_pipeline(preprocessing.SplineTransformer(), linear.Ridge()).fit(NUMBERS, AMOUNT)
     assert came_back(model, NUMBERS, AMOUNT)[0] == 80
 

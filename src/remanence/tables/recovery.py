@@ -6,6 +6,7 @@ follows from the part and the other rows alone.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,7 +44,6 @@ def fill(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 _INVERSES = {"log1p": np.expm1, "log": np.exp, "log10": lambda x: 10.0**x, "log2": np.exp2, "sqrt": np.square}
 _SAME = 1e-6  # of a fill value's size
-_NONE_DROPPED = object()
 
 
 def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
@@ -112,36 +112,23 @@ def _from_splines(step: preprocessing.SplineTransformer, after: np.ndarray, colu
     return found
 
 
-def _categories_of_blocks(step: preprocessing.OneHotEncoder, after: np.ndarray, columns: int) -> np.ndarray:
+def _categories_of_blocks(step: Any, after: np.ndarray, columns: int) -> np.ndarray:
     """The largest entry of each block, which holds a single 1; a dropped category is a block of zeros."""
-    found, start = np.full((len(after), columns), UNKNOWN, dtype=object), 0
-    for column, categories in enumerate(step.categories_):
-        names, other = _names_of_block(step, column, [plain(name) for name in categories.tolist()])
-        block, start = after[:, start : start + len(names)], start + len(names)
-        if not names or block.shape[1] != len(names):
-            continue
-        best = np.where(np.isnan(block), -np.inf, block).argmax(1)
-        values = np.array([*names, None], dtype=object)[best]
-        if other is not _NONE_DROPPED:
-            values[block[np.arange(len(block)), best] < 0.5] = other
-        values[np.isnan(block).any(1)] = UNKNOWN
-        found[:, column] = values
+    ends, dropped = np.cumsum(step._n_features_outs), step.drop_idx_
+    clean, unsure = np.zeros_like(after), np.zeros((len(after), columns), dtype=bool)
+    for column, (start, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+        block = after[:, start:end]
+        unsure[:, column] = np.isnan(block).any(1)
+        if start < end:
+            best = np.where(np.isnan(block), -np.inf, block).argmax(1)
+            zeros = dropped is not None and dropped[column] is not None
+            clean[np.arange(len(after)), start + best] = (block.max(1) >= 0.5) | (not zeros)
+    found = step.inverse_transform(clean).astype(object)
+    for column, rare in enumerate(getattr(step, "infrequent_categories_", ())):
+        if rare is not None:  # rare categories share an entry: only a single one can be told
+            found[found[:, column] == "infrequent_sklearn", column] = rare[0] if len(rare) == 1 else UNKNOWN
+    found[unsure] = UNKNOWN
     return found
-
-
-def _names_of_block(step: Any, column: int, categories: list) -> tuple[list, Any]:
-    """The categories of a block's entries, and the dropped one. Those that share an entry cannot be distinguished."""
-    rare = getattr(step, "_infrequent_indices", None)
-    rare = [] if rare is None or rare[column] is None else rare[column].tolist()
-    names = [name for place, name in enumerate(categories) if place not in rare]
-    if rare:
-        names.append(categories[rare[0]] if len(rare) == 1 else UNKNOWN)
-    dropped = None if step.drop_idx_ is None else step.drop_idx_[column]
-    if dropped is None:
-        return names, _NONE_DROPPED
-    other = UNKNOWN if dropped in rare and len(rare) > 1 else categories[dropped]
-    names.remove(other)
-    return names, other
 
 
 def _nearest(after: np.ndarray, pairs: list[tuple[Sequence, list]]) -> np.ndarray:

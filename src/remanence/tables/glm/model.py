@@ -225,10 +225,10 @@ class GLM(Mechanism[Weights]):
             return None  # the release is off the optimum by design
         parts = [targets] if known_data is None else [_shared(known_data), targets]
         gradient, class_weights = self.penalty_gradient(release), self.class_weights_of(parts)
-        pieces = [] if known_data is None else map(_shared, known_data.split(_ROWS_AT_ONCE))
-        for part in (*pieces, targets):
-            weights = self.training_weights(part, class_weights)
-            gradient = gradient + self.record_gradients(part, release, weights=weights).sum(1)
+        if known_data is not None:
+            gradient = gradient + self.known_gradient(known_data, release, class_weights)
+        weights = self.training_weights(targets, class_weights)
+        gradient = gradient + self.record_gradients(targets, release, weights=weights).sum(1)
         units = standard_units(parts[0])
         standard = in_standard_units(gradient, *units)
         if not self.fit_intercept:
