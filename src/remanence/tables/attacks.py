@@ -19,7 +19,7 @@ from remanence.tables.linear import Equations
 from remanence.tables.mechanism import FittedModel
 from remanence.tables.parts import Part, rows_depend_on_labels
 from remanence.tables.recovery import recover
-from remanence.tables.rows import UNKNOWN, known
+from remanence.tables.rows import UNKNOWN
 from remanence.tables.statistics import Counts, LabelSum, Published
 from remanence.tables.stored import StoredRows, StoredValues
 from remanence.tables.trees import Bins, Leaves
@@ -50,7 +50,9 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
         place = len(others) if knowledge.place is None else knowledge.place
         labels = [instead.labels]
         if rows_depend_on_labels(mechanism.estimator):  # a reconstruction with the right label is consistent
-            labels = [torch.full_like(instead.labels, code) for code in range(len(mechanism.classes))]
+            labels = [
+                torch.full_like(instead.labels, code) for code in range(len(mechanism.label.categories))
+            ]
 
         def reconstruct(_release: Release) -> Reconstruction:
             found = []
@@ -79,22 +81,15 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
         clue = recover(whole, None, plans)
         if not mechanism.others_known:  # only the other rows tell whether a value was a gap
             clue.values[np.array([[value is None for value in row] for row in clue.values])] = UNKNOWN
-        features = torch.from_numpy(mechanism.rows.encode(clue.values))
-        if mechanism.others_known:
-            for column in mechanism.rows.columns:
-                own = slice(column.start, column.start + column.width)
-                shared = _shared_by_others(data.flat[:, own].double())
-                features[:, own] = features[:, own].where(
-                    ~features[:, own].isnan().any(1, keepdim=True), shared
-                )
-        unknown = ~known(clue.labels)
-        names = np.where(unknown, labels[0], clue.labels)
-        codes = np.where(unknown, np.nan, mechanism.codes(np.array(names.tolist())))
-        given = [column for column in mechanism.rows.columns if column.name in mechanism.given]
-        for column in given:
+        found = mechanism.records(clue.values, clue.labels)
+        for column in mechanism.rows.columns:
             own = slice(column.start, column.start + column.width)
-            features[:, own] = data.flat[:, own].double()
-        found = Records(features, torch.from_numpy(codes))
+            features, true = found.features[:, own], data.flat[:, own].double()
+            if column.name in mechanism.given:
+                found.features[:, own] = true
+            elif mechanism.others_known:
+                unknown = features.isnan().any(1, keepdim=True)
+                found.features[:, own] = features.where(~unknown, _shared_by_others(true))
         return found[:, None]
 
     def read_off(self, mechanism: FittedModel, data: Records) -> Records | None:

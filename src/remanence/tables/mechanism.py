@@ -24,7 +24,7 @@ from remanence.tables.belonging import Belonging, check_belongs
 from remanence.tables.caveats import PART_NOT_CONFIRMED, PART_NOT_READ, TABLE_NOT_EXACT
 from remanence.tables.linear import equations
 from remanence.tables.parts import Part, arrays_in, final_estimator
-from remanence.tables.rows import Rows
+from remanence.tables.rows import RowColumn, Rows
 from remanence.tables.statistics import label_statistics, published
 from remanence.tables.stored import stored_rows, stored_values
 from remanence.tables.trees import bins, leaves
@@ -126,14 +126,14 @@ def _holds_numbers(part: Part) -> bool:
 class FittedModel(Mechanism[Release]):
     """A fitted estimator or pipeline, and how rows of its table become records and back.
 
-    `classes` are the labels' words, none for numbers. `fitting` says which parts belong to the table, and what each of
+    `label` is the labels' column. `fitting` says which parts belong to the table, and what each of
     them gives away: it is determined once, and is public knowledge about the estimator.
     """
 
     estimator: Any
     rows: Rows
     fitting: Fitting = field(compare=False, repr=False)
-    classes: tuple[Any, ...] = ()
+    label: RowColumn
     given: tuple[str, ...] = ()  # columns of the missing row that the adversary knows
     others_known: bool = True  # whether the adversary knows the other rows
     unread: tuple[str, ...] = ()  # columns that no part of the model was given
@@ -161,23 +161,13 @@ class FittedModel(Mechanism[Release]):
 
     def table(self, records: Records) -> tuple[Any, np.ndarray]:
         """Records as the table that they came from, and labels in their own words."""
-        labels = records.labels.cpu().numpy()
-        if self.classes:
-            labels = np.array(
-                [None if np.isnan(code) else self.classes[int(code)] for code in labels.astype(float)]
-            )
-        return self.rows.decode(records.flat.cpu().numpy()), labels
+        labels = self.label.decode(records.labels.cpu().numpy()[:, None])
+        return self.rows.decode(records.flat.cpu().numpy()), np.array(labels.tolist())
 
     def records(self, table: Any, labels: np.ndarray) -> Records:
-        """A table as records."""
-        return Records(torch.from_numpy(self.rows.encode(table)), torch.from_numpy(self.codes(labels)))
-
-    def codes(self, labels: np.ndarray) -> np.ndarray:
-        """Labels as numbers; NaN for a label missing from the table."""
-        if not self.classes:
-            return np.array(labels, dtype=np.float64)  # a copy: torch wants to be able to write
-        places = {label: float(place) for place, label in enumerate(self.classes)}
-        return np.array([places.get(label, np.nan) for label in np.asarray(labels).tolist()])
+        """A table as records; labels missing from it are NaN."""
+        features, codes = self.rows.encode(table), self.label.encode(labels)[:, 0]
+        return Records(torch.from_numpy(features), torch.from_numpy(codes))
 
     def held_rows(self, data: Records) -> Tensor | None:
         """Rows stored in an array of the object, as the pipeline in front of it transformed them."""

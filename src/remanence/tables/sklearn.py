@@ -38,7 +38,7 @@ from remanence.tables.parts import (
     require_fitted,
     spared,
 )
-from remanence.tables.rows import Rows, classes_of, numbers
+from remanence.tables.rows import RowColumn, Rows, classes_of, numbers
 
 _ROWS_AT_ONCE = 2**14  # of a table that may be too large for a copy
 
@@ -67,14 +67,14 @@ def table_game(
     _require_transformable(estimator, table)
     model = final_estimator(estimator)
     worded = bool(classes_of(model)) or labels.dtype.kind in "OUSb"
-    classes = tuple(np.unique(labels).tolist()) if worded else ()
+    label = RowColumn("label", 0, tuple(np.unique(labels).tolist()) if worded else (), 1.0, gaps=False)
     rows = Rows.read(table, names)
     whole = Part("model", estimator, table, labels, weights)
     read = whole.columns_read().tolist()
     kept = [column.name for column, seen in zip(rows.columns, read, strict=True) if seen]
     unread = tuple(column.name for column in rows.columns if column.name not in kept)
     fitting = Fitting(whole)
-    mechanism = FittedModel(estimator, rows, fitting, classes, unread=unread)
+    mechanism = FittedModel(estimator, rows, fitting, label, unread=unread)
     data = mechanism.records(table, labels)
     if weights is not None:
         data = replace(data, weights=torch.from_numpy(weights))
@@ -86,9 +86,9 @@ def table_game(
     error = rows.error(kept)
     learning = [model, *(step for step in all_steps(estimator) if hasattr(step, "get_params"))]
     if labelled and any(map(learns_from_labels, learning)):
-        spread = 1.0 if classes else float(data.labels.std()) or 1.0
-        label = label_error("label" if called in names else called, spread)
-        error = replace(error, parts=(*error.parts, label))
+        spread = 1.0 if worded else float(data.labels.std()) or 1.0
+        right = label_error("label" if called in names else called, spread)
+        error = replace(error, parts=(*error.parts, right))
     return LeaveOneOut(
         mechanism, data, Criterion(error), release, caveats, columns=rows.features, fitting=fitting
     )
