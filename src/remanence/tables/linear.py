@@ -78,7 +78,7 @@ def objective(model: Any, labels: np.ndarray, weights: np.ndarray | None) -> Obj
     release = Weights(_parameters(model))
     total = len(labels) if weights is None else float(weights.sum())
     describe = next(describe for kinds, describe in _DESCRIPTIONS if isinstance(model, kinds))
-    mechanism, coded = describe(model, labels, total)
+    mechanism = describe(model, total)
     outputs = len(release["coefficient"][0])
     if outputs != mechanism.family.outputs:
         raise InputError(
@@ -87,7 +87,12 @@ def objective(model: Any, labels: np.ndarray, weights: np.ndarray | None) -> Obj
             got=f"coefficients for {outputs} outputs",
             hint="audit one output at a time",
         )
-    return Objective(mechanism, coded, release)
+    return Objective(mechanism, coded_labels(model, mechanism, labels), release)
+
+
+def coded_labels(model: Any, mechanism: GLM, labels: np.ndarray) -> np.ndarray:
+    """Labels as the mechanism counts them: classes from 0 on, or numbers."""
+    return encoded(model, labels) if mechanism.family.classes else numbers(labels, "labels")
 
 
 def one_label(labels: np.ndarray, count: int) -> np.ndarray:
@@ -114,9 +119,8 @@ def _class_weights(model: Any) -> Any:
     return weights
 
 
-def _logistic(model: Any, labels: np.ndarray, _total: float) -> tuple[GLM, np.ndarray]:
+def _logistic(model: Any, _total: float) -> GLM:
     one_of("solver", model.solver, _LOGISTIC_SOLVERS)
-    coded = encoded(model, labels)
     searched = isinstance(model, linear.LogisticRegressionCV)
     inverse = _only("C_", model.C_) if searched else float(model.C)
     strength = 0.0 if np.isinf(inverse) else 1 / inverse
@@ -138,7 +142,7 @@ def _logistic(model: Any, labels: np.ndarray, _total: float) -> tuple[GLM, np.nd
                 got="solver = 'liblinear' with l1_ratio = 1",
                 hint="solver='saga'",
             )
-    mechanism = GLM(
+    return GLM(
         Logistic() if len(model.classes_) == 2 else Multinomial(len(model.classes_)),
         penalty=strength * (1 - ratio),
         l1_penalty=strength * ratio,
@@ -147,7 +151,6 @@ def _logistic(model: Any, labels: np.ndarray, _total: float) -> tuple[GLM, np.nd
         class_weights=_class_weights(model),
         tolerance=model.tol,
     )
-    return mechanism, coded
 
 
 def _only(name: str, values: Any) -> float:
@@ -162,7 +165,7 @@ def _only(name: str, values: Any) -> float:
     return float(distinct[0])
 
 
-def _least_squares(model: Any, labels: np.ndarray, total: float) -> tuple[GLM, np.ndarray]:
+def _least_squares(model: Any, total: float) -> GLM:
     """LinearRegression and Ridge minimise a sum, Lasso and ElasticNet a mean; all halve the square."""
     ridge = lasso = 0.0
     if isinstance(model, linear.BayesianRidge):
@@ -174,28 +177,26 @@ def _least_squares(model: Any, labels: np.ndarray, total: float) -> tuple[GLM, n
         ratio = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0))
         ratio = 1.0 if isinstance(model, linear.LassoCV | linear.Lasso) else float(ratio)
         ridge, lasso = total * alpha * (1 - ratio), total * alpha * ratio
-    mechanism = GLM(
+    return GLM(
         Gaussian(),
         penalty=ridge,
         l1_penalty=lasso,
         fit_intercept=model.fit_intercept,
         tolerance=float(getattr(model, "tol", None) or 1e-10),
     )
-    return mechanism, numbers(labels, "labels")
 
 
-def _indicators(model: Any, labels: np.ndarray, _total: float) -> tuple[GLM, np.ndarray]:
+def _indicators(model: Any, _total: float) -> GLM:
     """RidgeClassifier: least squares on −1 and 1."""
-    mechanism = GLM(
+    return GLM(
         Indicators(len(model.classes_)),
         penalty=_only("alpha", getattr(model, "alpha_", getattr(model, "alpha", None))),
         fit_intercept=model.fit_intercept,
         class_weights=_class_weights(model),
     )
-    return mechanism, encoded(model, labels)
 
 
-def _margin(model: LinearSVC, labels: np.ndarray, _total: float) -> tuple[GLM, np.ndarray]:
+def _margin(model: LinearSVC, _total: float) -> GLM:
     if (model.penalty, model.loss, model.multi_class) != ("l2", "squared_hinge", "ovr"):
         raise InputError(
             "How strongly a record on the margin pulls is not determined by this loss and penalty.",
@@ -203,7 +204,7 @@ def _margin(model: LinearSVC, labels: np.ndarray, _total: float) -> tuple[GLM, n
             got=f"loss={model.loss!r}, penalty={model.penalty!r}, multi_class={model.multi_class!r}",
             hint="audit a fit with the defaults; or SVC(kernel='linear'), which holds its support vectors",
         )
-    mechanism = GLM(
+    return GLM(
         SquaredHinge(len(model.classes_)),
         penalty=1 / model.C,
         fit_intercept=model.fit_intercept,
@@ -211,10 +212,9 @@ def _margin(model: LinearSVC, labels: np.ndarray, _total: float) -> tuple[GLM, n
         class_weights=_class_weights(model),
         tolerance=model.tol,
     )
-    return mechanism, encoded(model, labels)
 
 
-def _tweedie(model: Any, labels: np.ndarray, total: float) -> tuple[GLM, np.ndarray]:
+def _tweedie(model: Any, total: float) -> GLM:
     powers = {linear.PoissonRegressor: 1.0, linear.GammaRegressor: 2.0}
     power = next(
         (powers[kind] for kind in type(model).__mro__ if kind in powers), getattr(model, "power", 0.0)
@@ -228,16 +228,15 @@ def _tweedie(model: Any, labels: np.ndarray, total: float) -> tuple[GLM, np.ndar
             got=f"power = {power:g} with the identity link",
             hint="power 0, or a power of at least 1 with link='log'",
         )
-    mechanism = GLM(
+    return GLM(
         Gaussian() if identity else Tweedie(power),
         penalty=total * model.alpha,  # scikit-learn penalises the mean loss
         fit_intercept=model.fit_intercept,
         tolerance=model.tol,
     )
-    return mechanism, numbers(labels, "labels")
 
 
-_DESCRIPTIONS: tuple[tuple[Any, Callable[[Any, np.ndarray, float], tuple[GLM, np.ndarray]]], ...] = (
+_DESCRIPTIONS: tuple[tuple[Any, Callable[[Any, float], GLM]], ...] = (
     (linear.LogisticRegression, _logistic),  # and LogisticRegressionCV, which derives from it
     ((linear.RidgeClassifier, linear.RidgeClassifierCV), _indicators),
     (LinearSVC, _margin),
@@ -261,7 +260,6 @@ _DESCRIPTIONS: tuple[tuple[Any, Callable[[Any, np.ndarray, float], tuple[GLM, np
 class Equations:
     """A linear model's objective, and the features that its equations contain."""
 
-    path: str
     mechanism: GLM
     release: Weights
     active: np.ndarray  # (columns,)
@@ -279,11 +277,8 @@ class Equations:
 
     def records(self, part: Part) -> Records:
         """The rows as the equations see them: only features with non-zero coefficients."""
-        labels = np.asarray(part.labels)
-        coded = (
-            encoded(part.estimator, labels) if self.mechanism.family.classes else labels.astype(np.float64)
-        )
-        return as_records(part.matrix[:, self.active], coded, part.weights)
+        labels = coded_labels(part.estimator, self.mechanism, np.asarray(part.labels))
+        return as_records(part.matrix[:, self.active], labels, part.weights)
 
 
 def as_records(features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Records:
@@ -299,7 +294,7 @@ def equations(part: Part) -> list[Equations]:
         return []
     try:
         own = objective(part.estimator, np.asarray(part.labels), part.weights)
-        found = Equations(part.path, own.mechanism, of_features(own.release, own.active), own.active)
+        found = Equations(own.mechanism, of_features(own.release, own.active), own.active)
         ClosedForm().check(Knowledge(own.mechanism, Uninformed(), found.records(part)[1:]))
     except RemanenceError:
         return []

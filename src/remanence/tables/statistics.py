@@ -23,7 +23,6 @@ _SAME_SINGLE = 2e-7  # in single precision
 class Published:
     """Means or sums of the rows, of all or of each group: classes, or clusters that the object assigns."""
 
-    path: str
     kind: Literal["mean", "sum"]
     values: np.ndarray  # (groups, columns), NaN in columns where it is neither
     classes: tuple[Any, ...] | None = None
@@ -92,19 +91,19 @@ def published(part: Part) -> list[Published]:
     present = ~np.isnan(matrix)
     filled = np.where(present, matrix, 0.0)
     scale = np.abs(filled).max(0) + 1e-300
-    held = list(arrays_in(part.estimator, part.path))
+    held = [values for _, values in arrays_in(part.estimator)]
     mixed: list[Any] = [getattr(part.estimator, name, None) for name in ("weights_", "means_")]
     if all(isinstance(each, np.ndarray) for each in mixed):  # a mixture's means, mixed, are the table's
-        held.append((f"{part.path}.means_", mixed[0] @ mixed[1]))
+        held.append(mixed[0] @ mixed[1])
     # A mean or a sum of rows is a float. Codes of classes and places of columns are whole, and 0 is a common mean.
     arrays = [
-        (path, values.astype(np.float64).reshape(-1, columns), values.dtype == np.float32)
-        for path, values in held
+        (values.astype(np.float64).reshape(-1, columns), values.dtype == np.float32)
+        for values in held
         if values.dtype.kind == "f" and values.ndim in (1, 2) and values.shape[-1] == columns
     ]
     found = []
     for classes, clusters in _groupings(part, rows):
-        of_groups = Published("", "mean", np.empty(0), classes, clusters)
+        of_groups = Published("mean", np.empty(0), classes, clusters)
         groups = of_groups.groups(part)
         times = part.times[:, None]
         sums, sizes = _sums(filled * times, present * times, groups, int(groups.max()) + 1)
@@ -112,7 +111,7 @@ def published(part: Part) -> list[Published]:
             means = sums / sizes
         if np.isnan(means).any():
             continue
-        for path, values, single in arrays:
+        for values, single in arrays:
             if values.shape != sums.shape or not np.isfinite(values).all():
                 continue
             near = _SAME_SINGLE if single else _SAME
@@ -123,7 +122,7 @@ def published(part: Part) -> list[Published]:
                 # Many numbers match a constant column.
                 if (same & (np.ptp(filled, axis=0) > 0)).any():
                     own = np.where(same, values, np.nan)
-                    found.append(replace(of_groups, path=path, kind=kind, values=own))
+                    found.append(replace(of_groups, kind=kind, values=own))
     return found
 
 
@@ -140,7 +139,6 @@ def _groupings(part: Part, rows: int) -> Iterator[tuple[tuple[Any, ...] | None, 
 class Counts:
     """How many rows are of each class."""
 
-    path: str
     counts: np.ndarray  # (classes,)
     classes: tuple[Any, ...]
 
@@ -169,7 +167,6 @@ def _codes(part: Part, classes: tuple[Any, ...]) -> np.ndarray:
 class LabelSum:
     """The sum of the labels, which are numbers."""
 
-    path: str
     total: float
 
     def clue(self, part: Part) -> Clue:
@@ -186,30 +183,28 @@ def label_statistics(part: Part) -> list[Counts | LabelSum]:
     if labels is None or np.ndim(labels) != 1 or weighted or part.features is None:
         return []
     labels, exact = np.asarray(labels), 1e-9
-    held = [(path, np.ravel(v)) for path, v in arrays_in(model, part.path) if v.dtype.kind in "fiu"]
-    held += [
-        (f"{part.path}.{name}", np.array([value]))
-        for name, value in vars(model).items()
-        if isinstance(value, float) and name.endswith("_")
-    ]
+    held = [np.ravel(values) for _, values in arrays_in(model) if values.dtype.kind in "fiu"]
+    single = [value for name, value in vars(model).items() if name.endswith("_") and isinstance(value, float)]
+    held += [np.array([value]) for value in single]
     if classes := classes_of(model):
         if not _tells_classes(part):
             return []
         counts = np.bincount(_codes(part, classes), minlength=len(classes)).astype(np.float64)
-        found = Counts("", counts, classes)
+        found = Counts(counts, classes)
         with np.errstate(divide="ignore"):
             shares, logarithms = counts / len(labels), np.log(counts / len(labels))
         both = (shares[1:], np.diff(logarithms)) if len(classes) == 2 else ()
         wanted = (counts, shares, logarithms, *both)
     elif labels.dtype.kind in "fiu" and np.ptp(labels) > 0:
         numbers = labels.astype(np.float64)
-        found, wanted = LabelSum("", float(numbers.sum())), (numbers.mean(keepdims=True),)
+        found, wanted = LabelSum(float(numbers.sum())), (numbers.mean(keepdims=True),)
         if not (numbers % 1).any():  # in single precision, as far as it resolves whole labels
             exact = min(1e-6, 0.1 / max(1.0, abs(found.total)))
     else:
         return []
-    return [
-        replace(found, path=path)
-        for path, values in held
-        if any(values.shape == w.shape and np.allclose(values, w, rtol=exact, atol=0) for w in wanted)
-    ][:1]
+    told = any(
+        values.shape == each.shape and np.allclose(values, each, rtol=exact, atol=0)
+        for values in held
+        for each in wanted
+    )
+    return [found] if told else []

@@ -156,7 +156,6 @@ def _telling(stored: int, others: int, matrix: np.ndarray) -> bool:
 class StoredValues:
     """Values of one column that an object holds: extremes, categories, quantiles."""
 
-    name: str
     column: int
     values: Counter
     whole: bool  # one value per row, so that they can be counted
@@ -176,10 +175,10 @@ def stored_values(part: Part) -> list[StoredValues]:
         return []
     columns, found = part.features.shape[1], []
     table = [Counter(_plain(column_values(part.features, place))) for place in range(columns)]
-    for name, place, values in _held(part.estimator, columns):
+    for place, values in _held(part.estimator, columns):
         stored = Counter(_snapped(values, table[place]))
         if stored and stored.keys() <= table[place].keys():
-            found.append(StoredValues(f"{part.path}.{name}", place, stored, stored == table[place]))
+            found.append(StoredValues(place, stored, stored == table[place]))
     return found
 
 
@@ -193,22 +192,19 @@ def _snapped(values: list, table: Counter) -> list:
     return [numbers[place] if near else v for place, near, v in zip(nearest, close, values, strict=True)]
 
 
-def _held(estimator: Any, columns: int) -> Iterator[tuple[str, int, list]]:
+def _held(estimator: Any, columns: int) -> Iterator[tuple[int, list]]:
     """Values that an object holds for each column: a list of arrays, the columns of a matrix, or one number each."""
     for name, held in vars(estimator).items():
-        if (
-            isinstance(held, list)
-            and len(held) == columns
-            and all(isinstance(item, np.ndarray) for item in held)
-        ):
-            yield from ((name, place, _plain(item)) for place, item in enumerate(held) if item.ndim == 1)
+        if isinstance(held, list) and len(held) == columns:
+            if all(isinstance(item, np.ndarray) for item in held):
+                yield from ((place, _plain(item)) for place, item in enumerate(held) if item.ndim == 1)
         elif isinstance(held, np.ndarray) and held.dtype.kind in "fiu" and name.endswith("_"):
             if held.ndim == 2 and held.shape[1] == columns and len(held) > 1:
-                yield from ((name, place, _plain(held[:, place])) for place in range(columns))
+                yield from ((place, _plain(held[:, place])) for place in range(columns))
             elif columns == 1 and held.ndim == 1 and len(held) > 1:
-                yield name, 0, _plain(held)
+                yield 0, _plain(held)
             elif held.shape == (columns,) and name.startswith(("data_m", "max_abs", "center")):
-                yield from ((name, place, _plain(held[place : place + 1])) for place in range(columns))
+                yield from ((place, _plain(held[place : place + 1])) for place in range(columns))
 
 
 def _plain(values: np.ndarray) -> list:

@@ -285,8 +285,6 @@ _TRIED = 64  # other rows' values that are tried within a box
 class Leaves:
     """The trees of an estimator."""
 
-    path: str
-
     def clue(self, part: Part) -> Clue:
         """The value if a threshold determines it; otherwise the likeliest known value in the box, or its middle."""
         low, high, guesses, labels = read_nodes(part)
@@ -309,7 +307,7 @@ class Leaves:
 def leaves(part: Part) -> list[Leaves]:
     """The trees of a part, if it is known which rows each saw."""
     trees = trees_of(part.estimator) if part.numbers is not None else []
-    return [Leaves(part.path)] if trees and multiplicities(part, trees[0]) is not None else []
+    return [Leaves()] if trees and multiplicities(part, trees[0]) is not None else []
 
 
 def read_nodes(part: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -423,7 +421,6 @@ def _read_labels(part: Part, fallen: _Fallen, times: np.ndarray, labels: np.ndar
 class Bins:
     """Histogram boosting's thresholds of one column: halfway points between all neighbouring values."""
 
-    path: str
     column: int
     thresholds: np.ndarray
 
@@ -465,7 +462,7 @@ def bins(part: Part) -> list[Bins]:
         values = values[~np.isnan(values)]
         middles = values[:-1] * 0.5 + values[1:] * 0.5
         if len(middles) == len(thresholds) > 0 and np.allclose(middles, thresholds, rtol=1e-12):
-            found.append(Bins(f"{part.path}._bin_mapper", column, np.asarray(thresholds)))
+            found.append(Bins(column, np.asarray(thresholds)))
     return found
 
 
