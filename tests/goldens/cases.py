@@ -7,7 +7,7 @@ import itertools
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -100,23 +100,7 @@ from remanence_papers import companions
 Tensors = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Case:
-    """A name, which begins with the kind of audit, and what computes it."""
-
-    name: str
-    compute: Callable[[], Any]
-
-    @property
-    def is_slow(self) -> bool:
-        return self.name.startswith(SLOW)
-
-    @property
-    def kind(self) -> str:
-        return self.name.partition("/")[0]
-
-
-CASES: dict[str, Case] = {}
+CASES: dict[str, Callable[[], Any]] = {}  # by a name that begins with the kind of audit
 # Left to `make test-all`: what takes longer than a second or two, or is much like another case.
 SLOW = (
     "target/digits-heads",
@@ -175,7 +159,7 @@ SLOW = (
 def case(name: str, compute: Callable[[], Any]) -> None:
     """Add a case."""
     assert name not in CASES, name
-    CASES[name] = Case(name, compute)
+    CASES[name] = compute
 
 
 # ---------------------------------------------------------------------------------------- built-in targets

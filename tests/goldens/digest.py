@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from cases import Case
 
 from remanence import AuditResult, Bound, RemanenceError, exposed_pictures
 
-# Attacks on updates that are stages of one computation: the best of them is what counts.
-_STAGES = frozenset(
-    {"exclusive-neurons", "span-fit", "low-rank", "parallel-rows", "patch-fit", "token-spans", "exact"}
-)
 # Caveats that were added since the freeze, and take nothing from what was found.
 _SINCE = {"near-twins", "training-not-shown"}
 
 
-def digest(case: Case) -> Any:
+def digest(compute: Callable[[], Any]) -> Any:
     """Compute a case on one thread; a refusal is the class of its error and the error's first line."""
     torch.set_num_threads(1)
     try:
-        return summary(case.compute())
+        return summary(compute())
     except RemanenceError as error:
         return {"refused": type(error).__name__, "says": _without_folders(str(error).splitlines()[0])}
 
@@ -51,7 +46,7 @@ def _result(result: AuditResult) -> dict[str, Any]:
     return {
         "verdict": document["verdict"],
         "target": document["target"],
-        "evidence": sorted(_best_stage(entries), key=lambda entry: entry["attack"]),
+        "evidence": sorted(entries, key=lambda entry: entry["attack"]),
         "bounds": [_bound(bound) for bound in result.bounds],
         **({"this_head": sorted(pictures)} if pictures else {}),
         **({"companions": companions} if companions else {}),
@@ -84,15 +79,6 @@ def _evidence(entry: dict[str, Any]) -> dict[str, Any]:
         },
     }
     return {name: value for name, value in found.items() if value not in (None, [], {})}
-
-
-def _best_stage(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Stages of the attack on updates as one entry, the one that proves or recovers most."""
-    stages = [entry for entry in entries if entry["attack"] in _STAGES]
-    if not stages:
-        return entries
-    best = max(stages, key=lambda entry: (entry.get("proven", 0), entry["main"][0], -entry["control"][0]))
-    return [entry for entry in entries if entry["attack"] not in _STAGES] + [{**best, "attack": "exact"}]
 
 
 def _counts(rate: dict[str, Any]) -> list[int]:
