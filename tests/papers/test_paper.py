@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tests.updates.test_exact import batch, leak, met
 
 from conftest import relu_network
 from remanence import InputError, gradient_exposure
@@ -10,6 +9,7 @@ from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import reconstruct
 from remanence_papers.gradients.insecure import make_insecure
 from remanence_papers.gradients.printed import paper_attack, solve_patterns
+from updates.test_exact import batch, leak, met
 
 
 def insecure(dtype=torch.float64, count=6, seed=0, bias=True):
