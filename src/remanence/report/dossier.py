@@ -166,11 +166,9 @@ def _attributes(result: AuditResult) -> str:
 
 def _differential_privacy(result: AuditResult) -> str:
     settings, proven = result.threat_model["mechanism"], words.tightest(result)
-    shown = _answers(result, "differential privacy")
+    shown = [*words.claim(result.strongest), *_answers(result, "differential privacy")]
     if proven is None and shown:
-        return " ".join(
-            [*words.claim(result.strongest), *shown, "No differential privacy is proven for this training."]
-        )
+        return " ".join([*shown, "No differential privacy is proven for this training."])
     if proven is None:
         return "No differential privacy is claimed for this training, or none that a proof covers."
     noise, budget = settings.get("noise_multiplier"), epsilon(result, proven)

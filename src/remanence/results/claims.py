@@ -66,10 +66,10 @@ class PrivacyTest(Finding):
             word = "refuted" if refuted else "not refuted, which proves nothing"
             told = f"ε claimed {self.claimed_epsilon:.3g}, at least {self.epsilon_at_least:.3g}"
             return f"The claim: {word} {tested}; {told} by canaries, at δ = {self.delta:g}."
-        word = "consistent with the recording"
-        if refuted:
+        word = "refuted by what was measured" if refuted else "consistent with the recording"
+        if self.contradicts:
             word = f"refuted {tested}"
-        elif self.suspicious:
+        elif self.suspicious and not refuted:
             word = f"suspicious, record again {tested}"
         ends = f"{self.measured_noise_multiplier_from:.2f} to {self.measured_noise_multiplier_to:.2f}"
         measured = f"measured {self.measured_noise_multiplier:.2f} ({ends})"
@@ -80,16 +80,10 @@ class PrivacyTest(Finding):
         right = (
             f"of {self.surest_guesses:.0f} guesses, in or out, {self.surest_guesses_correct:.0f} were right"
         )
-        least = f"Canaries show that ε is at least {self.epsilon_at_least:.3g} at δ {self.delta:g}"
-        claimed = "" if self.claimed_epsilon is None else f"; {self.claimed_epsilon:.3g} is claimed"
-        tested = (
-            ""
-            if self.p_value_of_the_claim is None
-            else f" and was tested: p = {self.p_value_of_the_claim:.2g}"
-        )
+        least = f"ε is at least {self.epsilon_at_least:.3g} at δ {self.delta:g}"
         return {
             "membership inference": f"By canaries: {right}; a coin gives half.",
-            "differential privacy": f"{least}{claimed}{tested}.",
+            "differential privacy": f"Canaries show that {least}.",
         }
 
     def section(self) -> Section:
