@@ -181,7 +181,7 @@ _CPU_BYTES = 2**26
 _GPU_BYTES = 2**32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # not final: what is published may be less than what was trained
 class TransferHead(Head):
     """The head of a transfer-learned classifier: what is trained on your few records, and published.
 

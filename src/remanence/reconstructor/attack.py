@@ -120,6 +120,7 @@ class Reconstructor(Attack[Release]):
         held_out: HeldOut | None = None,
     ) -> Callable[[Release], Reconstruction]:
         """Like `prepare_on`, from trained shadows, with `held_out` ones for validation."""
+        assert shadows is None or run.journal is None, "a checkpoint's key does not cover shadows"
         self.check(knowledge)
         ours, aside = split(knowledge) if held_out is None else (knowledge, knowledge)
         farm, stored, belongs_to = ShadowFarm(ours, generator), shadows, ""
