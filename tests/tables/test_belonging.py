@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from patients import patients, prepared
 from scipy.sparse import csr_matrix
-from sklearn import discriminant_analysis, ensemble, naive_bayes, neighbors, svm, tree
+from sklearn import discriminant_analysis, ensemble, naive_bayes, neighbors, svm
 from sklearn import linear_model as linear
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
@@ -25,8 +25,8 @@ from remanence.tables.sklearn import leave_one_out, table_game
 X, Y = load_breast_cancer(return_X_y=True)
 X = X[:, :8]
 D, T = load_diabetes(return_X_y=True)
-# Of every kind: exact optima, default tolerances, optima that are not reached in the default number of steps, solvers
-# that draw at random, models that hold rows, means or counts, and models inside models.
+# Of every kind but trees, which test_claims.py has: exact optima, default tolerances, optima that are not reached in the
+# default number of steps, solvers that draw at random, models that hold rows, means or counts, and models inside models.
 CLASSIFIERS = [
     linear.LogisticRegression(),
     linear.LogisticRegression(solver="newton-cholesky", tol=1e-10),
@@ -38,12 +38,7 @@ CLASSIFIERS = [
     neighbors.KNeighborsClassifier(),
     naive_bayes.GaussianNB(),
     discriminant_analysis.LinearDiscriminantAnalysis(),
-    tree.DecisionTreeClassifier(),
-    ensemble.RandomForestClassifier(5),
-    ensemble.ExtraTreesClassifier(5),
-    ensemble.GradientBoostingClassifier(n_estimators=3),
     ensemble.HistGradientBoostingClassifier(max_iter=3),
-    ensemble.AdaBoostClassifier(n_estimators=3),
     ensemble.BaggingClassifier(n_estimators=3),
     CalibratedClassifierCV(linear.LogisticRegression()),
     GridSearchCV(linear.LogisticRegression(), {"C": [0.1, 1.0]}, cv=3),
@@ -63,7 +58,6 @@ REGRESSORS = [
     linear.LassoLars(0.1),
     linear.HuberRegressor(max_iter=1000),
     svm.SVR(),
-    ensemble.RandomForestRegressor(5),
 ]
 
 

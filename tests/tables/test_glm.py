@@ -4,7 +4,18 @@ import torch
 from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, Ridge, TweedieRegressor
 
 from conftest import synthetic
-from remanence import GLM, Gaussian, InputError, Logistic, Multinomial, Records, Tweedie
+from remanence import (
+    GLM,
+    ClosedForm,
+    Gaussian,
+    InputError,
+    LeaveOneOut,
+    Logistic,
+    Multinomial,
+    Records,
+    Tweedie,
+    play,
+)
 from remanence.scale.seeds import stream
 from remanence.tables.glm.families import Family
 from remanence.testing import check_mechanism
@@ -128,8 +139,6 @@ def test_the_remaining_gradient_is_that_of_the_summed_loss():
 
 
 def test_single_precision_data_are_trained_and_attacked_in_double():
-    from remanence import ClosedForm, LeaveOneOut, play
-
     data = synthetic()
     single = Records(data.features.float(), data.labels)
     assert play(LeaveOneOut(GLM(Logistic()), single), ClosedForm()).main.rate == 1

@@ -83,13 +83,12 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
             clue.values[np.array([[value is None for value in row] for row in clue.values])] = UNKNOWN
         found = mechanism.records(clue.values, clue.labels)
         for column in mechanism.rows.columns:
-            own = slice(column.start, column.start + column.width)
-            features, true = found.features[:, own], data.flat[:, own].double()
+            features, true = found.features[:, column.places], data.flat[:, column.places].double()
             if column.name in mechanism.given:
-                found.features[:, own] = true
+                features[:] = true
             elif mechanism.others_known:
                 unknown = features.isnan().any(1, keepdim=True)
-                found.features[:, own] = features.where(~unknown, _shared_by_others(true))
+                features[:] = features.where(~unknown, _shared_by_others(true))
         return found[:, None]
 
     def read_off(self, mechanism: FittedModel, data: Records) -> Records | None:

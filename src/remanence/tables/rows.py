@@ -108,6 +108,11 @@ class RowColumn:
         """Features in a record."""
         return 1 + self.gaps
 
+    @property
+    def places(self) -> slice:
+        """Where they are."""
+        return slice(self.start, self.start + self.width)
+
     def encode(self, values: np.ndarray) -> np.ndarray:
         """Values as features, `(rows, width)`. Unknown values, and words missing from the table, are NaN."""
         missing = gaps_in(values)
@@ -213,11 +218,6 @@ class Rows:
             gaps = whole and bool(made[name].isna().to_numpy().any())
             made[name] = made[name] if gaps else made[name].astype(kind)
         return made
-
-    @property
-    def width(self) -> int:
-        """Features in a record."""
-        return sum(column.width for column in self.columns)
 
     def error(self, names: Sequence[str] = ()) -> Error:
         """The largest error over these columns, or all; each column is a part."""

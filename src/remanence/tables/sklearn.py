@@ -59,10 +59,8 @@ def table_game(
     labelled = labels is not None
     called, labels = str(getattr(labels, "name", None) or "label"), _one_label(estimator, labels, len(table))
     names = [str(name) for name in getattr(table, "columns", ())]
-    if names and not hasattr(
-        estimator, "feature_names_in_"
-    ):  # fitted on an array: columns are matched by position
-        table = table.to_numpy()
+    if names and not hasattr(estimator, "feature_names_in_"):
+        table = table.to_numpy()  # fitted on an array: columns are matched by position
     weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
     _require_transformable(estimator, table)
     model = final_estimator(estimator)
@@ -170,9 +168,6 @@ def shortlist_game(estimator: Any, table: Any, labels: Any, *, candidates: int =
     return Game(game.mechanism, FinitePrior(shortlist), known, game.criterion)
 
 
-__all__ = ["leave_one_out", "shortlist_game", "table_game"]
-
-
 def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any = None) -> LeaveOneOut:
     """Audit a fitted estimator or pipeline on its own training table.
 
@@ -196,8 +191,8 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     check_columns(estimator, features)
     matrix = numbers(features, "features")
     weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
-    labels = np.asarray(labels)
-    described = objective(estimator, one_label(np.asarray(labels), len(matrix)), weights)
+    labels = one_label(np.asarray(labels), len(matrix))
+    described = objective(estimator, labels, weights)
     mechanism, release = described.mechanism, described.release
     _require_equations(mechanism, estimator, matrix)
     caveats = duplicates(matrix, described.labels)
@@ -205,16 +200,14 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     mechanism.family.check(data.labels)
     mechanism.check_weights(data)
     table = features if hasattr(features, "columns") else matrix
-    fitting = Fitting(Part("model", estimator, table, labels.ravel(), weights), taken_apart=False)
+    fitting = Fitting(Part("model", estimator, table, labels, weights), taken_apart=False)
     columns = tuple(str(name) for name in getattr(features, "columns", ()))
     active = described.active
     if not active.all():
         _refuse_partly_active(release["coefficient"][0].numpy(), active)
         caveats = (*caveats, INACTIVE_FEATURES)
-        data, release = (
-            replace(data, features=data.features[:, torch.from_numpy(active)]),
-            of_features(release, active),
-        )
+        data = replace(data, features=data.features[:, torch.from_numpy(active)])
+        release = of_features(release, active)
         columns = tuple(name for name, used in zip(columns, active, strict=False) if used)
     label_scale = 1.0 if mechanism.family.classes else float(data.labels.std())
     if weights is not None and not mechanism.family.classes:
@@ -224,7 +217,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
 
 
 def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray) -> None:
-    width = matrix.shape[1] + bool(getattr(model, "fit_intercept", True))
+    width = matrix.shape[1] + 1
     if not mechanism.fit_intercept:
         raise InputError(
             "Without an intercept the equations give a record only up to a factor.",
@@ -281,8 +274,10 @@ def with_known(game: TableGame, *, columns: Sequence[str] = (), others: bool = T
         )
     label = [part for part in game.criterion.error.parts if part.name not in names]
     error = rows.error(asked)
-    known = [column for column in rows.columns if column.name in columns]
-    places = tuple(place for column in known for place in range(column.start, column.start + column.width))
+    every = range(game.data.flat.shape[-1])
+    places = tuple(
+        place for column in rows.columns if column.name in columns for place in every[column.places]
+    )
     return replace(
         game,
         mechanism=mechanism,
@@ -299,8 +294,7 @@ def with_fixed_totals(game: TableGame, columns: Sequence[str], label: str | None
     totals = torch.full((game.data.flat.shape[-1] + 1,), torch.nan, dtype=torch.float64)
     for column in game.mechanism.rows.columns:
         if column.name in columns:
-            places = slice(column.start, column.start + column.width)
-            totals[places] = game.data.flat[:, places].double().sum(0)
+            totals[column.places] = game.data.flat[:, column.places].double().sum(0)
     if label in columns:
         totals[-1] = game.data.labels.double().sum()
     return replace(game, totals=totals)
