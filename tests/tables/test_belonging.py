@@ -26,7 +26,7 @@ X, Y = load_breast_cancer(return_X_y=True)
 X = X[:, :8]
 D, T = load_diabetes(return_X_y=True)
 # Of every kind but trees, which test_claims.py has: exact optima, default tolerances, optima that are not reached in
-# the default number of steps, solvers that draw at random, models that hold rows, means or counts, models inside models.
+# the default number of steps, solvers that draw at random, models that hold rows, means or counts, models in models.
 CLASSIFIERS = [
     linear.LogisticRegression(),
     linear.LogisticRegression(solver="newton-cholesky", tol=1e-10),
