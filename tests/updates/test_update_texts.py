@@ -12,6 +12,7 @@ from remanence.results.verdict import Policy
 from remanence.updates.captured import Captured
 from remanence.updates.declared import Declared, LocalTraining, Noise
 from remanence.updates.files import rounding_of_difference
+from remanence.updates.guard import reason_to_withhold
 from remanence.updates.inspection import Subject, inspect, open_update
 from remanence.updates.opening import Update, belongs, recognise
 from remanence.updates.rounding import Rounding
@@ -339,6 +340,17 @@ def test_noise_that_cannot_be_tested_is_refused():
     model = Tiny().eval()
     with pytest.raises(InputError, match="cannot be tested"):
         open_update(model, update(model, texts(2)), Declared(batch_size=2, noise=Noise(1.0, 1.0)))
+
+
+def test_a_model_with_few_positions_is_read_no_further_than_it_can_read():
+    model, ids = Tiny().eval(), texts(2, length=32)  # as many as it has positions
+    assert text_model(model).longest == 32
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    after = {name: before[name] - 0.1 * value for name, value in update(model, ids[:, :10]).items()}
+    declared = Declared(LocalTraining(1, 0.1))
+    assert reason_to_withhold(model, before, after, declared) == "2 texts can be read off it"
+    found = read_texts(text_model(model), update(model, ids[:1]), precision=FLOAT32, longest=64)
+    assert found.sequences == (tuple(ids[0].tolist()),)
 
 
 def test_the_game_counts_proven_texts_and_the_control_has_none():

@@ -19,6 +19,7 @@ from remanence.core.exceptions import InputError
 from remanence.updates.span import RECOMPUTED, Decomposed, Span
 from remanence.updates.watching import Seen, watching
 
+_MOST_TOKENS = 4096
 _COARSER = (16.0, 256.0)  # times the precision: what is tried where a span fills everything
 
 
@@ -77,6 +78,7 @@ class TextModel:
     is_tied: bool = False  # the embedding also makes the logits: rows of absent tokens have a gradient
     embedding: str = ""  # the layer that has one row for each token
     last: str = ""  # the last layer before the one that makes logits
+    longest: int = 0  # the most tokens that it reads at once, as far as that was tried
     drift: float = 0.0  # the relative change of the inputs over the steps
     is_difference: bool = False  # updates are differences of weights, and rounded on their scale
     taken_apart: dict[tuple[tuple[str, ...], bool], list[tuple[tuple[Tensor, ...], list[Decomposed]]]] = (
@@ -237,10 +239,29 @@ def text_model(model: nn.Module) -> TextModel:
     slopes = torch.autograd.grad(said.sum(), rows)[0] if rows.requires_grad else torch.zeros(0)
     return replace(
         found,
+        longest=_longest(found),
         remembers=is_causal and _remembers(found, ids),
         classes=said.shape[-1] if said.ndim == 2 else None,
         is_tied=bool(slopes[2:].any()),
     )
+
+
+def _longest(text: TextModel) -> int:
+    """The most tokens that a model reads, by bisection: many have a table of positions. Above 4,096 is not tried.
+
+    On a graphics card a position that is not in the table ends the process, so the model's configuration is believed.
+    """
+    if text.device.type != "cpu":
+        return getattr(getattr(text.model, "config", None), "max_position_embeddings", _MOST_TOKENS)
+    reads, fails, tried = 6, _MOST_TOKENS + 1, _MOST_TOKENS
+    while fails - reads > 1:
+        try:
+            text.entering(text.first, text.ids[:1].expand(1, tried))
+            reads = tried
+        except (AssertionError, IndexError, RuntimeError, ValueError):
+            fails = tried
+        tried = (reads + fails) // 2
+    return reads
 
 
 def _remembers(text: TextModel, ids: Tensor) -> bool:

@@ -130,7 +130,8 @@ def lengthened(
     if not named or named[0][1] is not None:
         return longer, counted
     chances, tokens = found.ends.softmax(-1).max(-1)
-    sure = (chances >= _SURE).nonzero().squeeze(1).tolist()
+    likely = (chances >= _SURE).nonzero().squeeze(1).tolist()
+    sure = [index for index in likely if len(named[index][0]) < text.longest]
     if not sure:
         return longer, counted
     rest = {
