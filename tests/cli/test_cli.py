@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from remanence.cli.main import app
+from remanence.core.doors import doors
 from remanence.core.exceptions import InputError
 from remanence.results.storage import DOCUMENT
 from remanence.targets import TARGETS
@@ -247,9 +249,18 @@ def test_a_folder_with_a_built_in_name_is_not_taken_for_a_recording(run, tmp_pat
     code, _, err = run("audit", "diabetes-ridge", "--out", str(tmp_path / "run"), "--json")
     assert code == 1, err
     assert (tmp_path / "run/audit.json").is_file()
-    code, _, err = run("audit", "./diabetes-ridge", "--out", str(tmp_path / "other"))
-    assert code == 2, err
-    assert "remanence run diabetes-ridge" in err
+
+
+@pytest.mark.parametrize(("name", "command"), [each for door in doors() for each in door.files.items()])
+def test_a_file_or_folder_of_a_door_names_its_command(run, tmp_path, name, command):
+    given = Path(f"mine{name}" if name.startswith(".") else "mine")
+    if not name.startswith("."):
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / name).touch()
+    code, _, err = run("audit", str(given))
+    assert code == 2
+    assert f"try:   remanence {command.format(given)}\n" in err
+    assert command.split()[0] in get_command(app).commands
 
 
 @pytest.mark.parametrize(

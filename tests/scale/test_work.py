@@ -31,8 +31,8 @@ from remanence.core.catalogue import AttackInfo
 from remanence.core.records import concatenate
 from remanence.protocol import Unit, planned
 from remanence.scale import processes
-from remanence.scale.executors import InProcess, Task
-from remanence.scale.journal import Journal, Plan
+from remanence.scale.executors import InProcess
+from remanence.scale.journal import Journal
 from remanence.scale.processes import Processes
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
@@ -178,19 +178,6 @@ def test_smaller_units_are_other_draws_of_the_same_game():
     assert rates[0].successes != rates[1].successes
     # Φ(3/2) = 0.933; four standard deviations of a mean of 400 are 0.05.
     assert all(abs(rate.rate - 0.933) < 0.05 for rate in rates)
-
-
-def test_a_unit_that_a_dying_worker_had_recorded_is_not_run_again(tmp_path):
-    calls = []
-
-    def do(number):
-        calls.append(number)
-        return {"number": torch.tensor([number])}
-
-    task = Task(Plan("counting", "x", total=2, at_once=1), do, Journal(tmp_path))
-    for number in (0, 1, 0, 1):
-        task(number)
-    assert calls == [0, 1]
 
 
 def test_a_run_without_a_unit_is_refused():

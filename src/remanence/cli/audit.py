@@ -137,7 +137,7 @@ def _show(found: RunStatus) -> None:
     if found.finished:
         lines.append(f"Finished {plain(found.finished)}.")
     elif found.at_work:
-        lines.append("A process is at work on it.")
+        lines.append("A process seems to be at work on it.")
     else:
         options = found.settings.get("options", {})
         target, again = options.get("target", "TARGET"), options.get("again")

@@ -63,9 +63,6 @@ def told(about: Callable[[], str]) -> Iterator[None]:
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Within, signals raise `Interrupted`; a process that is deep in a computation ends all the same."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     listening, speaking = os.pipe()
     os.set_blocking(speaking, False)
     heard = [

@@ -1,4 +1,4 @@
 """How work runs and what it leaves behind: units, executors, run folders, files, progress.
 
-Knows nothing of games. Imports exceptions only.
+Knows nothing of games.
 """

@@ -11,7 +11,7 @@ from typing import Protocol, final
 import torch
 from threadpoolctl import threadpool_limits
 
-from remanence.scale.journal import DamagedUnitError, Journal, Plan, Tensors
+from remanence.scale.journal import Journal, Plan, Tensors
 
 Do = Callable[[int], Tensors]  # from the number of a unit to what it found
 Outcomes = Generator[tuple[int, Tensors], None, None]  # what units found, in whatever order they are done
@@ -27,9 +27,7 @@ class Task:
     journal: Journal | None
 
     def __call__(self, number: int) -> Tensors:
-        """Carry out a unit, unless it is recorded already."""
-        if self.journal is not None and self._recorded(self.journal, number):
-            return {}
+        """Carry out a unit, and record it."""
         found = self.outcome(number)
         if self.journal is None:
             return found
@@ -44,13 +42,6 @@ class Task:
             name: values.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, values in outcome.items()
         }
-
-    def _recorded(self, journal: Journal, number: int) -> bool:
-        # A worker may have died after it wrote and before it said so.
-        try:
-            return journal.read(self.plan.key(number)) is not None
-        except DamagedUnitError:
-            return False
 
 
 class Executor(Protocol):
