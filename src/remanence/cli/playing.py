@@ -138,12 +138,24 @@ def interrupted(command: str, target: str, place: str | Path, again: str | None 
     )
 
 
+OnDevice = Annotated[Device, "Where to compute."]
+
+
 @options("The limit, and where results go")
-class Shared:
+class Judged:
     """What every audit takes."""
 
     max_success: MaxSuccess = None
     out: Out = None
+    seed: Annotated[int, "The same seed gives the same result."] = 0
+    accept_unproven: AcceptUnproven = False
+    as_json: AsJson = False
+
+
+@options("The limit, and where results go")
+class Shared(Judged):
+    """The same for an audit that is played in units, which a run folder keeps."""
+
     resume: Annotated[
         str | None,
         typer.Option(
@@ -152,10 +164,7 @@ class Shared:
             is_eager=True,
         ),
     ] = None
-    seed: Annotated[int, "The same seed gives the same result."] = 0
-    device: Annotated[Device, "Where to compute."] = Device.AUTO
-    accept_unproven: AcceptUnproven = False
-    as_json: AsJson = False
+    device: OnDevice = Device.AUTO
 
     def stored(self) -> Json:
         """What of it a run folder keeps as it was given."""
@@ -408,7 +417,7 @@ def play(
 
 
 def finish(
-    result: AuditResult, folder: Path, shared: Shared, *, first: Callable[[], None] | None = None
+    result: AuditResult, folder: Path, shared: Judged, *, first: Callable[[], None] | None = None
 ) -> NoReturn:
     """Write an audit that has been played and its report, print both, and end with the verdict's exit code."""
     _end(_written(result, folder), folder, shared, first=first)
@@ -427,7 +436,7 @@ def _written(result: AuditResult, folder: Path, *, gallery: bool = False) -> Aud
 def _end(
     result: AuditResult,
     folder: Path,
-    shared: Shared,
+    shared: Judged,
     *,
     first: Callable[[], None] | None = None,
     after: Callable[[], None] | None = None,

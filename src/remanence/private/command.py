@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from remanence.cli.playing import Shared, default_folder, finish, policy
+from remanence.cli.playing import Judged, default_folder, finish, policy
 
 
 def run(
     folder: Annotated[Path, typer.Argument(help="The folder that `record` wrote while training ran.")],
     *,
-    shared: Shared,
+    shared: Judged,
 ) -> None:
     """Audit a recorded training run: its claim, its canaries, and its proven ceiling.
 

@@ -99,7 +99,7 @@ def _true_positives(result: AuditResult, evidence: Evidence) -> str:
     texts = []
     for kind, curve in figures.curves(result, evidence).items():
         found = curve.tpr_at_fpr(0.01, confidence=evidence.main.confidence)
-        texts.append(words.true_positives(found) + kind)
+        texts.append(f"{'too few controls to tell' if found is None else words.interval(found)}{kind}")
     return "; ".join(texts) or "n/a"
 
 

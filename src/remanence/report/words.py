@@ -323,15 +323,6 @@ def decided(result: AuditResult, role: str = "attack") -> str:
     return shown(rows[0]) if rows else interval(result.strongest.main)
 
 
-def true_positives(rate: TruePositiveRate | None) -> str:
-    """The share in 1000 that is found at a given false positive rate, if there are enough controls.
-
-    >>> true_positives(None)
-    'too few controls to tell'
-    """
-    return "too few controls to tell" if rate is None else interval(rate)
-
-
 def literature(result: AuditResult) -> list[str]:
     """The publications behind the attacks and bounds that ran."""
     shorts = [evidence.reference for evidence in result.evidence]

@@ -213,7 +213,7 @@ class Journal:
         try:
             with FileLock(self.folder / LOCK, timeout=0):
                 return False
-        except (Timeout, OSError):  # a lock of somebody else's cannot be opened: it may be held
+        except (Timeout, OSError):  # another owner's lock cannot be opened, and may be held
             return True
 
     @cached_property

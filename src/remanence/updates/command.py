@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from remanence.cli.grouped import options
-from remanence.cli.playing import Shared, compute_device, console, default_folder, finish
+from remanence.cli.playing import Device, Judged, OnDevice, compute_device, console, default_folder, finish
 from remanence.cli.playing import policy as limit
 from remanence.core.checks import exactly_one
 from remanence.core.exceptions import InputError
@@ -72,7 +72,8 @@ def update(
     sent: Sent,
     client: Client,
     effort: Effort,
-    shared: Shared,
+    shared: Judged,
+    device: OnDevice = Device.AUTO,
 ) -> None:
     """Tell what an update gives away: which samples, and through which layer.
 
@@ -120,7 +121,7 @@ def update(
             batch=sent.batch,
             policy=policy,
             seed=shared.seed,
-            device=compute_device(shared.device),
+            device=compute_device(device),
             target=model,
             longest=effort.longest,
         )
