@@ -4,7 +4,8 @@ python benchmarks/span_fit.py --device cuda
 python benchmarks/span_fit.py --sizes half --sent bfloat16
 One random network and batch for each seed, computed in float32, 10 classes; inputs are normal numbers, independent or
 correlated as those of pictures are. *recovered*: records that came back within 1e-4 of their size (3e-2 where the
-gradient was sent in half precision); *proven*: those that recomputation supports; *off*: the worst of the recovered.
+gradient was sent in half precision); *proven*: those that recomputation supports; *off*: the worst of the recovered;
+*margin*: the residual that the true records leave in the worst layer, over the rounding errors that a proof propagates.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.exposure import gradient_exposure
 from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.proofs import Proposal, Recomputed
 from remanence.updates.dense.reader import proposed, prove
 from remanence.updates.dense.span_fit import fit_in_span
 from remanence.updates.rounding import Rounding
@@ -53,7 +55,8 @@ def main() -> None:
     started, sent = time.perf_counter(), getattr(torch, options.sent)
     rounding, close = Rounding.of([sent]), 1e-4 if sent is torch.float32 else 3e-2
     columns = "".join(
-        f"{name:>{len(name) + 2}}" for name in ("exposed", "recovered", "proven", "      off", "seconds")
+        f"{name:>{len(name) + 2}}"
+        for name in ("exposed", "recovered", "proven", "      off", "margin", "seconds")
     )
     print(f"{'between':12}{'inputs':>12}{'width':>7}{'batch':>7}{'seed':>6}{columns}")
     for count, numbers, width in SIZES[options.sizes]:
@@ -86,11 +89,14 @@ def main() -> None:
                 off = apart.amin(1) if len(guesses) else apart.new_ones(count)
                 one = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
                 proof = prove(head, one, proposed(found), rounding, LocalTraining())
+                true = Proposal(inputs.double(), labels, proof.proposal.shares.new_full((count,), 1 / count))
+                made = Recomputed.of(head, one, true, rounding)
+                margin = max(rest / within for rest, within in map(made.residual, range(len(one))))
                 worst = float(off[off < close].max()) if (off < close).any() else 1.0
                 kind = "correlated" if correlated else "normal"
                 print(
                     f"{name:12}{kind:>12}{width:7}{count:7}{seed:6}{exposed:>9}{int((off < close).sum()):11}"
-                    f"{proof.count:8}{worst:11.1e}{seconds:9.1f}",
+                    f"{proof.count:8}{worst:11.1e}{margin:8.2f}{seconds:9.1f}",
                     flush=True,
                 )
 

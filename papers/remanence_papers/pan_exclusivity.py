@@ -20,8 +20,8 @@ from remanence.private.prior_aware import PriorAware
 from remanence.scale.progress import track
 from remanence.training.dpsgd import DPSGD
 from remanence.training.perceptron import Perceptron
-from remanence.updates.dense.exposure import activation_rates, expected_exclusive, head_exposure
-from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.exposure import head_exposure
+from remanence.updates.dense.layers import DenseHead, dense_head
 from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 from remanence.updates.shared_gradient import SharedGradient
 from remanence_papers.gradients.artifacts import artifact_space, equation_9, largest_change
@@ -123,6 +123,23 @@ def _shares(scenario: Scenario, network: nn.Sequential, batches: int, one_class:
         "expected": None if one_class else expected_exclusive(rates, 8),
         "found": neurons / (8 * batches),
     }
+
+
+def activation_rates(head: DenseHead, x: Tensor) -> list[Tensor]:
+    """How often each neuron of each ReLU layer is active over these samples."""
+    return [(after > 0).double().mean(0) for after in head.forward(x)[0][1:]]
+
+
+def expected_exclusive(rates: Tensor, batch_size: int) -> float:
+    """How many exclusive neurons of a layer a sample has on average, in independently drawn batches.
+
+    Σ_j a_j (1 − a_j)^(M−1). By linearity this needs no independence between neurons. It is largest where
+    a = 1/M.
+
+    >>> round(expected_exclusive(torch.full((512,), 0.5), 8), 3)
+    2.0
+    """
+    return float((rates * (1 - rates) ** (batch_size - 1)).sum())
 
 
 def figure_5(settings: Settings) -> Outcome:

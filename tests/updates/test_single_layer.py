@@ -2,7 +2,6 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from test_captured import run
@@ -11,11 +10,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from one_update import foreign_update, found_all, read, update
 from remanence import InputError
+from remanence.core.exceptions import MisfitError
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import realised_noise
 from remanence.updates.dense.exposure import gradient_exposure
 from remanence.updates.dense.layers import dense_head, head_inputs
 from remanence.updates.guard import GradientGuard, reason_to_withhold
+from remanence.updates.opening import belongs, opened, recognise
 
 NUMBERS = 64
 
@@ -186,53 +187,12 @@ def test_noise_is_read_off_the_columns_sums():
     assert abs(found / 0.25 - 1) < 5 / (2 * columns) ** 0.5
 
 
-FACTORY = """
-import torch
-from torch import nn
-
-def single():
-    torch.manual_seed(0)
-    return nn.Linear(64, 10)
-"""
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.py").write_text(FACTORY)
+def test_another_loss_ends_with_a_sentence():
     model = layer(10)
-    for count in (4, 20):
-        inputs, labels = batch(count, 10)
-        torch.save(update(model, inputs, labels), f"batch{count}.pt")
-        np.savez(f"batch{count}.npz", inputs=inputs.numpy(), labels=labels.numpy())
-    torch.save(update(model, *batch(4, 10), factor=-0.1), "turned.pt")
     squares = update(model, *batch(4, 10), loss=lambda said, y: mse_loss(said, one_hot(y, 10).float()))
-    torch.save(squares, "squares.pt")
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    "arguments", [("--gradient", "batch4.pt"), ("--gradient", "turned.pt"), ("--batch", "batch4.npz")]
-)
-def test_the_command_proves_a_batch(folder, capsys, monkeypatch, arguments):
-    code, out, _ = run(capsys, monkeypatch, "net.py:single", *arguments, "--out", "out")
-    assert code == 1
-    assert "4 of 4 records are proven" in " ".join(out.split())
-    assert "update-single-layer" not in (folder / "out" / "audit.json").read_text()
-
-
-def test_a_span_that_is_full_proves_nothing(folder, capsys, monkeypatch):
-    code, _, _ = run(capsys, monkeypatch, "net.py:single", "--gradient", "batch20.pt", "--out", "out")
-    assert code == 3
-    told = (folder / "out" / "audit.json").read_text()
-    assert "update-untested" in told
-    assert "update-single-layer" in told
-
-
-def test_another_loss_ends_with_a_sentence(folder, capsys, monkeypatch):
-    code, _, err = run(capsys, monkeypatch, "net.py:single", "--gradient", "squares.pt", "--out", "out")
-    assert code == 2
-    assert "a loss that is not cross-entropy" in " ".join(err.split())
+    reader = recognise(model)
+    with pytest.raises(MisfitError, match="a loss that is not cross-entropy"):
+        belongs(reader, model, opened(model, squares, Declared()), Declared())
 
 
 def test_a_probe_on_a_frozen_vision_transformer_is_read_by_its_features(tmp_path, capsys, monkeypatch):

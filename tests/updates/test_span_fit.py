@@ -105,6 +105,17 @@ def test_behind_relu_it_needs_no_exclusive_neuron(count):
     assert off.max() < 1e-5
 
 
+def test_one_record_is_read_however_near_its_neurons_lie_to_a_kink():
+    for seed in range(12):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(64, 256), nn.LeakyReLU(), nn.Linear(256, 10))
+        inputs, labels = torch.randn(1, 64), torch.randint(10, (1,))
+        head = dense_head(model)
+        layers = head.layers_of({n: v[None] for n, v in update(model, inputs, labels).items()})
+        found = fit_in_span(head, layers, precision=FLOAT32)
+        assert (found.inputs[0] - inputs).norm() < 1e-5 * inputs.norm(), seed
+
+
 def test_a_batch_as_large_as_the_input_is_out_of_reach():
     model, (inputs, labels) = network(nn.GELU), batch(48)
     head = dense_head(model)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from remanence.updates.parts import largest
 
-_HALF = 1e-4  # precisions above are half precision
+HALF = 1e-4  # precisions above are half precision, in which gradients are sent but not computed
 _NOTHING = 1e-30  # a smallest number below this counts as zero
 
 
@@ -40,7 +40,7 @@ class Rounding:
     @property
     def is_coarse(self) -> bool:
         """Whether it is half precision, in which gradients are sent but not computed."""
-        return self.relative > _HALF
+        return self.relative > HALF
 
     def of_largest(self, values: Tensor) -> float:
         """The rounding relative to the largest of these numbers."""

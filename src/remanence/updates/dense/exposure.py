@@ -85,20 +85,3 @@ def head_exposure(head: DenseHead, x: Tensor, labels: Tensor) -> Exposure:
         # A neuron through which no loss flows back leaves no trace, exclusive or not.
         exclusive.append((active & alone & (delta != 0)).sum(1))
     return Exposure(head.names[:-1], head.widths, torch.stack(exclusive), head.is_whole_network)
-
-
-def activation_rates(head: DenseHead, x: Tensor) -> list[Tensor]:
-    """How often each neuron of each ReLU layer is active over these samples."""
-    return [(after > 0).double().mean(0) for after in head.forward(x)[0][1:]]
-
-
-def expected_exclusive(rates: Tensor, batch_size: int) -> float:
-    """How many exclusive neurons of a layer a sample has on average, in independently drawn batches.
-
-    Σ_j a_j (1 − a_j)^(M−1). By linearity this needs no independence between neurons. It is largest where
-    a = 1/M.
-
-    >>> round(expected_exclusive(torch.full((512,), 0.5), 8), 3)
-    2.0
-    """
-    return float((rates * (1 - rates) ** (batch_size - 1)).sum())

@@ -35,6 +35,7 @@ from remanence.updates.dense.candidates import (
     worth_testing,
 )
 from remanence.updates.dense.layers import DenseHead, Layer, Layers, product
+from remanence.updates.rounding import HALF
 
 _ROUGHLY = 0.1  # the share of the gradient that may be unexplained for this to make sense
 _CLEARLY = 1e-2  # of the usual size of what a neuron puts out: so far below zero it must be to count as off
@@ -97,7 +98,6 @@ Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slo
 _ROUNDS = 64
 _REFINEMENTS = 3
 _NEARLY = 1e-3  # the share of the gradient that may be unexplained for a refinement to make sense
-_HALF = 1e-4  # precisions above are half precision, in which only what is sent was rounded
 _NOISE = 256  # how many rounding errors a neuron's gradient must exceed to be looked at again after peeling
 
 
@@ -125,7 +125,7 @@ class Recovered:
 
     def is_complete(self, precision: float) -> Tensor:
         """Whether the residual is mere rounding, `(trials,)`."""
-        rounding = 2 * precision if precision > _HALF else max(1e-6, 1e2 * precision)
+        rounding = 2 * precision if precision > HALF else max(1e-6, 1e2 * precision)
         return self.found.any(1) & (self.unexplained.amax(1) < rounding)
 
     def padded(self, slots: int) -> Recovered:

@@ -56,13 +56,15 @@ from remanence.updates.parts import backwards, forwards, norm, row_slices, worki
 from remanence.updates.rounding import Explained, Rounding, apart, explained, rounded_again
 from remanence.updates.span import sketched, span_of_sketch
 
-ROUNDINGS = 8  # rounding errors that one number of the update may be off by
-_WHOLE = 2.0  # how many times the rounding errors, as they follow from the network, the whole residual may be
-_WHOLE_IN_HALF = 0.5  # the same in half precision, in which only what is sent was rounded
+# Propagated rounding errors are deviations of sums, which are nearly normal: one number in 10^15 is off by 8 of them.
+ROUNDINGS = 8
+# How many of them the residual of a whole layer may be. True records leave at most 0.20 of them in single precision and
+# 0.05 in half, in which only what is sent was rounded (`python benchmarks/span_fit.py --sizes half --sent float16`).
+_WHOLE, _WHOLE_IN_HALF = 2.0, 0.5
 _LEFT = 1e-2  # the largest relative residual of an explained update, whatever the rounding
-BITS = 20  # of evidence that a stranger would have to meet by chance
+BITS = 20  # of evidence that a stranger would have to meet by chance: once in a million
 _NEAR_A_WHOLE = 0.05  # how far one over a share may be from the size of a larger batch that it then implies
-STANDS_OUT = 30  # how many tolerances a record's part in a neuron must exceed to be seen there
+STANDS_OUT = 30  # tolerances that a record's part in a neuron must exceed: it is then known to a thirtieth
 
 
 @final
@@ -168,18 +170,22 @@ class Recomputed:
             return None
         fitted = replace(self, proposal=self.proposal.with_shares(shares))
         times, most = (_WHOLE_IN_HALF, 2 * self.precision) if self.rounding.is_coarse else (_WHOLE, _LEFT)
-        off, sizes, allowed = {}, {}, {}
-        for index, (name, size) in enumerate(zip(self.head.names, self.sizes.tolist(), strict=True)):
-            decided = ~fitted.undecided(index)
-            rest = within = 0.0
-            for rows, part in fitted.left(index):
-                rest += float(part[decided[rows]].square().sum())
-                within += float((fitted.tolerance(index, rows)[decided[rows]] / ROUNDINGS).square().sum())
-            off[name], sizes[name], allowed[name] = rest**0.5, size, min(times * within**0.5, most * size)
+        sizes = dict(zip(self.head.names, self.sizes.tolist(), strict=True))
+        found = {name: fitted.residual(index) for index, name in enumerate(sizes)}
+        off = {name: left for name, (left, _) in found.items()}
+        allowed = {name: min(times * within, most * sizes[name]) for name, (_, within) in found.items()}
         if not Explained(1.0, off, sizes, allowed, most).is_all:
             return None
         may_differ = self.head.classes > 2 or len(self.layers) == 1
         return fitted if may_differ or alike(shares, self.precision) else None
+
+    def residual(self, index: int) -> tuple[float, float]:
+        """The norm of a layer's residual, and that of the rounding errors that follow from the network."""
+        decided, rest, within = ~self.undecided(index), 0.0, 0.0
+        for rows, part in self.left(index):
+            rest += float(part[decided[rows]].square().sum())
+            within += float((self.tolerance(index, rows)[decided[rows]] / ROUNDINGS).square().sum())
+        return rest**0.5, within**0.5
 
     def undecided(self, index: int) -> Tensor:
         """Neurons that lie so near to zero for some record that rounding decides whether they are active."""

@@ -19,6 +19,7 @@ from remanence.updates.dense.layers import DenseHead, Layers, product
 from remanence.updates.dense.peeling import Recovered, reconstruct
 from remanence.updates.equations import Equations, Solution, solved
 from remanence.updates.parts import working
+from remanence.updates.rounding import HALF
 from remanence.updates.span import Decomposed
 
 _SOFT = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015, 0.008, 0.004, 0.002, 0.001)  # of the spread of what enters
@@ -29,7 +30,6 @@ _FALLS, _SETTLES = (
     0.1,
 )  # a residual that falls by less from one softness to the next, from this one on, stands still
 _ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
-COARSE = 1e-4  # precisions above are half precision
 FITS = 1e-2  # a residual above which nothing is proposed
 
 
@@ -80,7 +80,7 @@ class SpanEquations(Equations):
         that of a mean.
         """
         points = self.start(generator)
-        soft = () if self.head.activation.function is not None else _SOFT
+        soft = _SOFT if self.head.activation.is_kinked and self.unknowns else ()
         found, stuck = Solution(points, self.labels(points), 1.0, torch.inf), 0
         for softness in (*soft, *[0.0] * _RECOUNTS):
             values = self.head.forward(self.coordinates(found.points).squeeze(1))[0]
@@ -193,7 +193,7 @@ def fit_in_span(
         return nothing
     if span.ones is None or head.classes == 2:  # little says where inputs lie
         starts *= max(1, min(_MORE, _CHEAP // span.count))
-    fits = (0.3 * precision if precision > COARSE else max(1e-10, 1e2 * precision)) ** 2
+    fits = (0.3 * precision if precision > HALF else max(1e-10, 1e2 * precision)) ** 2
     span, found = span.best_of(
         starts, lambda one: one.solve(generator), fits=fits, what="solving within the span"
     )

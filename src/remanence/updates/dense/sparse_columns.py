@@ -31,10 +31,10 @@ from remanence.scale.progress import track
 from remanence.updates.dense.candidates import fit_scales, tolerance_of
 from remanence.updates.dense.layers import DenseHead, Layers, product
 from remanence.updates.dense.peeling import Recovered, reconstruct, reconstruct_at_any_scale
+from remanence.updates.rounding import HALF
 from remanence.updates.span import Decomposed
 
 SLOTS, ROUNDS = 256, 24  # records that are looked for at most, and rounds of the search
-COARSE = 1e-4  # precisions above hide which entries are zero
 _STEPS = 25  # towards agreement, before columns are looked at again; twice as many at first
 _ROWS = 3  # clearly switched-off rows that a column is found from, times the batch size
 _REWEIGHTINGS, _FLOOR, _COOLING = 15, 0.5, 0.7
@@ -250,7 +250,7 @@ def reconstruct_low_rank(
     first = first.padded(slots)
     complete = first.is_complete(precision)
     for trial in track(range(len(complete)), total=len(complete), what="searching sparse directions"):
-        if complete[trial] or precision > COARSE:
+        if complete[trial] or precision > HALF:  # half precision hides which entries are zero
             continue
         own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
         generator = torch.Generator(device=own[0][0].device).manual_seed(seed)
