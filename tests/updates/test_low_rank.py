@@ -43,17 +43,6 @@ def test_a_batch_without_exclusive_neurons_comes_back_whole(bias, depth, dtype):
     assert found.unexplained.max() < (1e-10 if dtype is torch.float64 else 1e-5)
 
 
-def test_a_batch_as_large_as_the_layer_yields_nothing_and_says_so():
-    network = relu_network(60, 16, 10, seed=0)
-    inputs, labels = batch(24, 60, 10, 0)
-    head = dense_head(network)
-    found = reconstruct_low_rank(
-        head, head.layers_of(leak(network, inputs, labels)), precision=2.2e-16, rounds=4
-    )
-    assert not found.found.any()
-    assert torch.equal(found.unexplained, torch.ones(1, 2).double())
-
-
 def test_a_repeated_sample_is_one_direction_and_no_false_samples_appear():
     network = relu_network(60, 256, 10, seed=0)
     inputs, labels = batch(10, 60, 10, 0)

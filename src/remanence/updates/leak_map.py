@@ -70,7 +70,7 @@ def _rank(values: Tensor, rounding: Rounding) -> int | None:
     least = min(values.shape)
     for width in (min(_FEW, least), min(_RANKS_UP_TO, least)):  # of a large layer, wide sketches take long
         seen = sketched(values, width)
-        rank = span_of_sketch(seen, values, rounding).basis.shape[1] if seen.any() else 0
+        rank = span_of_sketch(seen, values, rounding).rank if seen.any() else 0
         if rank < width:
             return rank
     return None

@@ -34,24 +34,47 @@ RECOMPUTED = 32.0  # rounding errors by which what enters a layer may differ fro
 
 @final
 @dataclass(frozen=True)
-class Part:
-    """One span: a matrix that is applied to vectors first, scales of what is then there, and a basis with its sizes."""
+class Span:
+    """The span of a layer's inputs: an optional matrix, such as an adapter, that is applied to vectors first, scales of
+    what is then there, and a basis with its sizes."""
 
     reader: Tensor | None
     scales: Tensor
     basis: Tensor
     sizes: Tensor
     error: float  # the largest singular value of what rounding did
-    outputs: int  # rows that the gradient had
+    outputs: int  # rows that the gradient had; 0 where nothing has a gradient
+    recomputed: float = 0.0  # the relative error of what enters, computed anew
 
-    def misfits(self, vectors: Tensor, recomputed: float) -> Tensor:
+    @classmethod
+    def nothing(cls) -> Span:
+        """Of layers that have no gradient."""
+        return cls(None, torch.zeros(0), torch.zeros(0, 0), torch.zeros(0), 0.0, 0)
+
+    def holds(self, vectors: Tensor) -> Tensor:
+        """Which vectors lie in the span."""
+        return self.misfits(vectors) < INSIDE
+
+    def misfits(self, vectors: Tensor) -> Tensor:
         """The distance of vectors from the span, in units of the rounding tolerance."""
+        if not self.outputs:
+            return torch.full_like(vectors[..., 0], torch.inf)
         read = (vectors if self.reader is None else vectors @ self.reader.mT) * self.scales
         inside = read @ self.basis
         apart = (read - inside @ self.basis.mT).norm(dim=-1)
-        explained = self.error * (inside / self.sizes).norm(dim=-1) + recomputed * read.norm(dim=-1)
+        explained = self.error * (inside / self.sizes).norm(dim=-1) + self.recomputed * read.norm(dim=-1)
         # Nothing lies in every span: the embedding of a padding token is often zero.
         return (apart / explained).where(explained > 0, torch.inf)
+
+    @property
+    def rank(self) -> int:
+        """How many distinguishable vectors entered."""
+        return self.basis.shape[1]
+
+    @property
+    def most(self) -> int:
+        """The largest rank that it could show."""
+        return min(self.outputs, len(self.basis))
 
     @property
     def directions(self) -> Tensor:
@@ -60,9 +83,9 @@ class Part:
 
     @property
     def clarity(self) -> tuple[bool, int, float]:
-        """For choosing among parts: whether the spectrum drops steeply, how much it holds, and how steeply."""
-        drop = float(self.sizes[-1]) / self.error if len(self.sizes) else 0.0
-        return drop > _CLEAR, len(self.sizes), drop
+        """For choosing among spans: whether the spectrum drops steeply, how much it holds, and how steeply."""
+        drop = float(self.sizes[-1]) / self.error if self.rank else 0.0
+        return drop > _CLEAR, self.rank, drop
 
     @property
     def fades(self) -> bool:
@@ -77,41 +100,7 @@ class Part:
     @property
     def tells(self) -> bool:
         """Whether both sides have spare dimensions: with more tokens than either, all or none would fit."""
-        return self.basis.shape[0] - self.basis.shape[1] >= _TELLING and self.outputs > self.basis.shape[1]
-
-
-@final
-@dataclass(frozen=True)
-class Span:
-    """The span of a layer's inputs, as seen by the layer or an adapter behind it."""
-
-    part: Part | None  # None where nothing has a gradient
-    recomputed: float  # relative error of what enters, computed anew
-
-    def holds(self, vectors: Tensor) -> Tensor:
-        """Which vectors lie in the span."""
-        return self.misfits(vectors) < INSIDE
-
-    def misfits(self, vectors: Tensor) -> Tensor:
-        """The distance of vectors from the span, in units of the rounding tolerance."""
-        if self.part is None:
-            return torch.full_like(vectors[..., 0], torch.inf)
-        return self.part.misfits(vectors, self.recomputed)
-
-    @property
-    def rank(self) -> int:
-        """How many distinguishable vectors entered."""
-        return 0 if self.part is None else self.part.basis.shape[1]
-
-    @property
-    def most(self) -> int:
-        """The largest rank that it could show."""
-        return 0 if self.part is None else min(self.part.outputs, self.part.basis.shape[0])
-
-    @property
-    def tells(self) -> bool:
-        """Whether there is a gradient with spare dimensions: a batch with more tokens hides everything."""
-        return self.part is not None and self.part.tells
+        return len(self.basis) - self.rank >= _TELLING and self.outputs > self.rank
 
 
 @final
@@ -156,12 +145,13 @@ class Decomposed:
         _, sizes, basis = torch.linalg.svd(scaled, full_matrices=False, driver=driver)
         return cls(reader, right.squeeze(0), sizes, basis, len(rows))
 
-    def at(self, precision: float) -> Part:
+    def at(self, precision: float, recomputed: float = 0.0) -> Span:
         """The span at a precision: errors grow with it, and so does what counts as one."""
         sizes = self.sizes / precision
         own = _OWN * torch.finfo(torch.float64).eps * float(sizes[0])
         rank, error = _rank(sizes, max(self.rows**0.5 + self.basis.shape[1] ** 0.5, own))
-        return Part(self.reader, self.scales, self.basis[:rank].mT, sizes[:rank], error, self.rows)
+        basis, sizes = self.basis[:rank].mT, sizes[:rank]
+        return Span(self.reader, self.scales, basis, sizes, error, self.rows, recomputed)
 
 
 def sketched(values: Tensor, width: int) -> Tensor:
@@ -173,7 +163,7 @@ def sketched(values: Tensor, width: int) -> Tensor:
     return rows_times(values, sides.to(values.device, torch.float64))
 
 
-def span_of_sketch(seen: Tensor, values: Tensor, rounding: Rounding) -> Part:
+def span_of_sketch(seen: Tensor, values: Tensor, rounding: Rounding) -> Span:
     """The span of a sketch at the rounding of what was sketched: errors of a row's numbers add up as squares."""
     absolute = rounding.absolute * values.shape[1] ** 0.5
     even = absolute > rounding.relative * float(seen.norm(dim=1).median())

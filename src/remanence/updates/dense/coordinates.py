@@ -73,7 +73,7 @@ def _span(weight: Tensor, bias: Tensor | None, rounding: Rounding) -> Tensor:
     for width in _WIDTHS:
         seen = sketched(weight, width)
         part = span_of_sketch(seen, weight, rounding)
-        rank, directions = part.basis.shape[1], part.directions
+        rank, directions = part.rank, part.directions
         if rank < width:
             break
     if rank == width and bias is not None and not rounding.is_coarse:

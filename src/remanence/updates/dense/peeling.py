@@ -111,6 +111,11 @@ class Recovered:
     shares: Tensor  # (trials, slots), of each sample in the gradient: 1 / batch size in a plain mean
     unexplained: Tensor  # (trials, layers): the share of each layer's gradient that is left, by norm
 
+    @classmethod
+    def nothing(cls, layers: Layers) -> Recovered:
+        """No sample of any gradient."""
+        return cls(*_nothing(layers), layers[0][0].new_ones(len(layers[0][0]), len(layers)))
+
     @property
     def batch_size(self) -> Tensor:
         """The batch size implied by the shares, `(trials,)`; 0 if it is not a whole number. A hint, not a proof."""

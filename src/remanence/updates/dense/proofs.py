@@ -562,7 +562,7 @@ def _if_spanned(some: Recomputed, size: int | None) -> int | None:
     if size is None or size >= min(weight.shape):
         return None
     part = span_of_sketch(sketched(weight, size + 1), weight, some.rounding)
-    return size if part.basis.shape[1] == size and not part.fades else None
+    return size if part.rank == size and not part.fades else None
 
 
 def _with_labels(proposal: Proposal, kept: Tensor, some: Recomputed, *, scale_is_known: bool) -> Proposal:

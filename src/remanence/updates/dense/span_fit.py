@@ -51,7 +51,7 @@ class SpanEquations(Equations):
         if not rows.any():
             return None
         part = Decomposed.of(rows, even=even, most=most).at(precision)
-        if part.fades or part.basis.shape[1] >= min(head.independent_rows, rows.shape[1]):
+        if part.fades or part.rank >= min(head.independent_rows, rows.shape[1]):
             return None  # the span is everything, and says nothing
         # The equations weigh all rows alike: directions that the rounding of large ones hides are out of reach.
         _, sizes, turn = torch.linalg.svd(rows @ part.directions.mT, full_matrices=False)
@@ -183,12 +183,7 @@ def fit_in_span(
     generator = torch.Generator(device="cpu").manual_seed(seed)
     span = SpanEquations.of(head, layers, precision, even=even, most=slots)
     rows = layers[0][0]
-    nothing = Recovered(
-        rows.new_zeros(1, 0, rows.shape[-1]),
-        torch.zeros(1, 0, dtype=torch.int64, device=rows.device),
-        rows.new_zeros(1, 0),
-        rows.new_ones(1, len(layers)),
-    )
+    nothing = Recovered.nothing(layers)
     if span is None or not 1 <= span.count <= slots:
         return nothing
     if span.ones is None or head.classes == 2:  # little says where inputs lie

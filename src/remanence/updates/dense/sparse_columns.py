@@ -280,12 +280,7 @@ def _one_batch(
         if settled.all():
             live = columns.live
             return _solve(head, layers, live, columns.basis[live] @ found, within)
-    return Recovered(
-        rows.new_zeros(1, 0, rows.shape[2]),
-        torch.zeros(1, 0, dtype=torch.int64, device=rows.device),
-        rows.new_zeros(1, 0),
-        rows.new_ones(1, len(layers)),
-    )
+    return Recovered.nothing(layers)
 
 
 def _solve(head: DenseHead, layers: Layers, live: Tensor, directions: Tensor, tolerance: float) -> Recovered:

@@ -53,7 +53,7 @@ class PatchEquations(Equations):
         if not whole.any() or model.last not in gradient:
             return None
         part = Decomposed.of(whole, even=even).at(precision)
-        rank, numbers = part.basis.shape[1], model.weight.shape[1]
+        rank, numbers = part.rank, model.weight.shape[1]
         if not 0 < rank < min(whole.shape):
             return None
         directions = part.directions

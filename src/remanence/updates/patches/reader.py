@@ -182,7 +182,7 @@ class PatchReader:
             model.parameters,
             [name],
             lambda held: held[name].flatten(1),
-            lambda one: Decomposed.of(one[name].flatten(1), even=even).at(precision).basis.shape[1],
+            lambda one: Decomposed.of(one[name].flatten(1), even=even).at(precision).rank,
             lambda one: PatchEquations.of(model, one, precision, even=even) is not None,
         )
 

@@ -112,21 +112,20 @@ class TextModel:
         recomputed = max(self.drift, RECOMPUTED * torch.finfo(next(self.model.parameters()).dtype).eps)
         # Queries miss the first token of every text: of the adapters that are read clearly, the fullest has all.
         spans = (
-            Span(
-                max(
-                    (one.at(times * precision) for one in found), key=lambda part: part.clarity, default=None
-                ),
-                recomputed,
+            max(
+                (one.at(times * precision, recomputed) for one in found),
+                key=lambda span: span.clarity,
+                default=Span.nothing(),
             )
             for times in (1.0, *_COARSER)
         )
         first = next(spans)
         # Sums that cancelled were rounded before: a steep drop further up tells the rank all the same. In an encoder
         # a rank that is too large lets every choice of tokens pass.
-        settled = first.part is None or (
-            first.tells and (first.part.clarity[0] or (self.is_causal and first.part.drops))
+        settled = not first.outputs or (
+            first.tells and (first.clarity[0] or (self.is_causal and first.drops))
         )
-        steep = (span for span in spans if span.tells and span.part is not None and span.part.clarity[0])
+        steep = (span for span in spans if span.tells and span.clarity[0])
         return first if settled else next(steep, first)
 
     def entering_last(self, which: Projections, prefixes: Tensor, tokens: Tensor) -> Tensor:

@@ -429,7 +429,7 @@ class TokenReader:
                         f"{span.most} that its gradient has."
                     )
                     none = f"update {index}: the {layer} attention layer has no gradient."
-                    yield replace(UPDATE_CROWDED, seen=none if span.part is None else fills)
+                    yield replace(UPDATE_CROWDED, seen=fills if span.outputs else none)
                     return
         yield TEXTS_OPEN
 
