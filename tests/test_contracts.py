@@ -73,6 +73,7 @@ GAMES = {
     "closed-form": [
         LeaveOneOut(GLM(Logistic()), synthetic()),
         LeaveOneOut(GLM(Multinomial(3), class_weights="balanced"), synthetic(classes=3)),
+        LeaveOneOut(GLM(Logistic(), fit_intercept=False), synthetic()),
         LeaveOneOut(GLM(Gaussian()), synthetic()),
     ],
     "prior-aware": [dpsgd_game(), dpsgd_game(sample_rate=0.4)],

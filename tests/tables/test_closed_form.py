@@ -15,6 +15,7 @@ from remanence import (
     Logistic,
     Multinomial,
     Records,
+    Tweedie,
     Uninformed,
     play,
 )
@@ -40,9 +41,14 @@ def test_every_record_and_label_comes_back(family, options):
 
 @pytest.mark.parametrize("family", [Logistic(), Multinomial(3)], ids=repr)
 @pytest.mark.parametrize("weights", ["balanced", (1.0, 3.0, 0.5)], ids=str)
-def test_class_weights_do_not_hide_a_record(family, weights):
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_class_weights_do_not_hide_a_record(family, weights, fit_intercept):
     weights = weights if weights == "balanced" else weights[: family.classes]
-    assert exposure(GLM(family, class_weights=weights), labelled(family), threshold=1e-5).main.rate == 1
+    data = labelled(family)
+    # Far from the origin the two mirror images of a record without an intercept are told apart.
+    data = Records(data.features + 6, data.labels)
+    mechanism = GLM(family, class_weights=weights, fit_intercept=fit_intercept)
+    assert exposure(mechanism, data, threshold=1e-5).main.rate > (0.99 if fit_intercept else 0.7)
 
 
 def test_record_weights_do_not_hide_a_record():
@@ -50,6 +56,23 @@ def test_record_weights_do_not_hide_a_record():
     weights = torch.rand(len(data), generator=torch.Generator().manual_seed(3)).double() + 0.2
     evidence = exposure(GLM(Multinomial(3)), Records(data.features, data.labels, weights), threshold=1e-5)
     assert evidence.main.rate == 1
+
+
+def test_without_an_intercept_the_record_solves_one_equation_per_label():
+    # (x, 1) and (−x, 0) are the same to a logistic model without an intercept, so a record near
+    # the origin comes back up to its sign, and its label with it.
+    data = synthetic(60)
+    data = Records(data.features - data.features.mean(0), data.labels)
+    mechanism = GLM(Logistic(), fit_intercept=False)
+    release = LeaveOneOut(mechanism, data).mechanism.release(data[1:], data[:1][None], torch.Generator())
+    guess = ClosedForm().expose(mechanism, data, release).records
+    same = (guess.features[:, 0] - data.features).norm(dim=1) / data.features.norm(dim=1) < 1e-6
+    mirrored = (guess.features[:, 0] + data.features).norm(dim=1) / data.features.norm(dim=1) < 1e-6
+    labels = guess.labels[:, 0] == data.labels
+    # The rest took the second solution for the scale.
+    assert (same | mirrored).double().mean() > 0.6
+    assert labels[same].all()
+    assert not labels[mirrored].any()
 
 
 def test_a_fresh_target_comes_back_in_every_trial():
@@ -118,7 +141,14 @@ def test_noise_on_the_weights_lowers_success():
     assert rates == sorted(rates, reverse=True)
 
 
-@pytest.mark.parametrize("family", [Gaussian(), Logistic()], ids=repr)
-def test_a_model_without_an_intercept_is_refused_before_playing(family):
-    with pytest.raises(IncompatibleGameError, match="up to a factor"):
-        play(LeaveOneOut(GLM(family, fit_intercept=False), labelled(family)), ClosedForm())
+@pytest.mark.parametrize(
+    ("mechanism", "message"),
+    [
+        (GLM(Gaussian(), fit_intercept=False), "an intercept"),
+        (GLM(Tweedie(1.0), fit_intercept=False), "an intercept"),
+    ],
+    ids=repr,
+)
+def test_what_has_no_solution_is_refused_before_playing(mechanism, message):
+    with pytest.raises(IncompatibleGameError, match=message):
+        play(LeaveOneOut(mechanism, labelled(mechanism.family)), ClosedForm())

@@ -67,6 +67,8 @@ def tables():
     yield "ridge", Ridge().fit(table, numbers), table, numbers
     balanced = LogisticRegression(class_weight="balanced", **exact).fit(table, classes)
     yield "balanced", balanced, table, classes
+    without = LogisticRegression(fit_intercept=False, **exact).fit(table, classes)
+    yield "no intercept", without, table, classes
 
 
 @pytest.mark.parametrize(

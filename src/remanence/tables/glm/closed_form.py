@@ -1,4 +1,13 @@
-"""The missing record of a generalised linear model in closed form."""
+"""The missing record of a generalised linear model in closed form.
+
+Without an intercept the left-over gradient −w r ⊗ x is known only as a product. For each label the
+scale τ with −w r = τ u and x = v / τ must satisfy the family's own r = r(θ·x, y): one equation in
+one unknown. Only the label's own entry of −w r is positive, so from three classes on the label is
+known beforehand. For two classes (x, 1) and (−x, 0) explain the release equally well; and the
+equation can have two solutions. Among those, one that completes the known records to a mean of zero is
+certain (data are often centred before training); otherwise the one closest to the known records of its
+class is taken.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +30,11 @@ from remanence.tables.glm.model import GLM, balanced_weights, class_counts, in_s
 
 _ROWS_SUMMED = 2**14  # records that are added up at once
 _NUMBERS_AT_ONCE = 2**19  # of the gradients that are solved for at once: some twenty tensors of this size
+_GRID = 256  # scales that are tried for each record without an intercept
+_BISECTIONS = 60
+_ROOTS = 3  # the equation has one or two in all cases seen
+_ACCEPTED_MISFIT = 1e-3
+_CENTRED = 1e-6  # per record, in standard units
 
 GradientOfKnown = Callable[[Tensor | None], Tensor]  # class weights → (trials, outputs, 1 + features)
 
@@ -36,29 +50,36 @@ class KnownRecords:
     centre: Tensor  # (features,)
     total: Tensor  # (., features)
     squares: Tensor  # (., features)
-    counts: Tensor  # (., classes), none for numbers
+    counts: Tensor | None  # (., classes)
+    class_sums: Tensor | None  # (., classes, features)
 
     @classmethod
     def all_of(cls, known: Records, mechanism: GLM) -> KnownRecords:
         """The same known records in every trial, read in chunks."""
         parts = list(known.split(_ROWS_SUMMED))
+        classes = mechanism.family.classes
         centre = parts[0].flat.double().median(0).values
         total, squares = centre.new_zeros(2, 1, len(centre))
-        counts = centre.new_zeros(1, mechanism.family.classes).long()
+        counts, sums = centre.new_zeros(1, classes).long(), centre.new_zeros(1, classes, len(centre))
         for part in parts:
-            offsets = part.flat.double() - centre
+            flat, labels = part.flat.double(), part.labels.long()
+            offsets = flat - centre
             total, squares = total + offsets.sum(0), squares + offsets.square().sum(0)
-            if mechanism.family.classes:
-                counts = counts + class_counts(part.labels, mechanism.family.classes)
-        return cls(len(known), centre, total, squares, counts)
+            if classes:
+                counts = counts + class_counts(labels, classes)
+                sums = sums.index_add(1, labels, flat[None])
+        return cls(len(known), centre, total, squares, *((counts, sums) if classes else (None, None)))
 
     def without_each(self, records: Records) -> KnownRecords:
         """In trial i all but the i-th of these."""
-        offsets, counts = records.flat.double() - self.centre, self.counts
-        if counts.shape[-1]:
-            counts = counts - one_hot(records.labels.long(), counts.shape[-1])
+        flat = records.flat.double()
+        offsets = flat - self.centre
+        counts, sums = self.counts, self.class_sums
+        if counts is not None and sums is not None:
+            own = one_hot(records.labels.long(), counts.shape[-1])
+            counts, sums = counts - own, sums - own.unsqueeze(-1) * flat.unsqueeze(1)
         total, squares = self.total - offsets, self.squares - offsets.square()
-        return KnownRecords(self.records - 1, self.centre, total, squares, counts)
+        return KnownRecords(self.records - 1, self.centre, total, squares, counts, sums)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -70,6 +91,16 @@ class KnownRecords:
         """The standard deviation of each feature; 1 where it is constant."""
         variance = (self.squares / self.records - (self.total / self.records).square()).clamp(min=0)
         return variance.sqrt().where(variance > 1e-24 * self.centre.square(), 1.0)
+
+    def distance(self, features: Tensor, labels: Tensor) -> Tensor:
+        """How far records are from their class; −1 where they complete the data to a mean of zero, `(trials,)`."""
+        assert self.counts is not None
+        assert self.class_sums is not None
+        means = (self.class_sums / self.counts.clamp(min=1).unsqueeze(-1)).expand(len(labels), -1, -1)
+        own = means[torch.arange(len(labels), device=labels.device), labels]
+        whole = self.total + self.records * self.centre + features
+        completes = (whole / self.scale).norm(dim=1) < _CENTRED * (self.records + 1)
+        return ((features - own) / self.scale).norm(dim=1).masked_fill(completes, -1.0)
 
 
 def _own_gradients(mechanism: GLM, release: Release, records: Records) -> Tensor:
@@ -102,42 +133,66 @@ def solve(
     """
     if mechanism.class_weights != "balanced":
         weights = mechanism.fixed_class_weights(release["coefficient"].device)
-        return _solve_at(mechanism, release, known, gradient_of_known(weights), weights)
-    attempts, doubts = [], []
+        return _solve_at(mechanism, release, known, gradient_of_known(weights), weights).reconstruction
+    assert known.counts is not None
+    attempts: list[_Attempt] = []
     for label in range(mechanism.family.classes):
         counts = known.counts.clone()
         counts[..., label] += 1
         impossible = (counts == 0).any(-1)  # all classes were there when the model was trained
         weights = balanced_weights(counts.clamp(min=1))
-        attempt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights)
+        attempt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights, label)
         # A solution that contradicts the label it was solved for does not count.
-        wrong = (attempt.records.labels[:, 0] != label) | impossible
-        attempts.append(attempt)
-        doubts.append(attempt.diagnostics["misfit"].masked_fill(wrong, torch.inf))
-    return _choose(attempts, torch.stack(doubts).argmin(0))
+        wrong = (attempt.reconstruction.records.labels[:, 0] != label) | impossible
+        attempts.append(_Attempt(attempt.reconstruction, attempt.doubt.masked_fill(wrong, torch.inf)))
+    best = torch.stack([attempt.doubt for attempt in attempts]).argmin(0)
+    return _choose([attempt.reconstruction for attempt in attempts], best)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    reconstruction: Reconstruction
+    doubt: Tensor  # (trials,), the smaller, the likelier the label
 
 
 def _solve_at(
-    mechanism: GLM, release: Release, known: KnownRecords, gradient: Tensor, class_weights: Tensor | None
-) -> Reconstruction:
+    mechanism: GLM,
+    release: Release,
+    known: KnownRecords,
+    gradient: Tensor,
+    class_weights: Tensor | None,
+    only_label: int | None = None,
+) -> _Attempt:
     left_over = gradient + mechanism.penalty_gradient(release)  # −w r (1, x): (trials, outputs, 1 + features)
-    # Every output has its own −w r_k (1, x). Their best common x under equal noise is the leading
-    # right singular vector; the leading left one says how to add them up.
-    standard = in_standard_units(left_over, known.mean.unsqueeze(1), known.scale.unsqueeze(1))
-    mixing = torch.linalg.eigh(standard @ standard.mT).eigenvectors[..., -1]  # (trials, outputs)
-    mixed = torch.einsum("tk,tko->to", mixing, left_over)
-    features, strength = mixed[:, 1:] / mixed[:, :1], mixed[:, 0].abs()
-    residual = -left_over[..., 0]
+    distance = None
+    if mechanism.fit_intercept:
+        # Every output has its own −w r_k (1, x). Their best common x under equal noise is the leading
+        # right singular vector; the leading left one says how to add them up.
+        standard = in_standard_units(left_over, known.mean.unsqueeze(1), known.scale.unsqueeze(1))
+        mixing = torch.linalg.eigh(standard @ standard.mT).eigenvectors[..., -1]  # (trials, outputs)
+        mixed = torch.einsum("tk,tko->to", mixing, left_over)
+        features, strength = mixed[:, 1:] / mixed[:, :1], mixed[:, 0].abs()
+        residual = -left_over[..., 0]
+    else:
+        features, residual, distance = _without_intercept(
+            mechanism, release, left_over[..., 1:], known, class_weights, only_label
+        )
+        strength = residual.norm(dim=1)
     guess = Records(features.unsqueeze(1), torch.zeros_like(features[:, :1]))
     predictor = mechanism.predictor(guess, release)  # (trials, outputs, 1)
     labels = mechanism.family.label(predictor, residual.unsqueeze(-1))
     explained = mechanism.family.residual(predictor, labels)[..., 0]
     if class_weights is not None:
         explained = explained * class_weights.expand(len(labels), -1).gather(1, labels.long())
+    misfit = (explained - residual).norm(dim=1)
     size = ((features - known.mean) / known.scale).norm(dim=1)
     sensitivity = (1 + size.square()).sqrt() / (strength * size)
-    diagnostics = {"residual": residual.norm(dim=1), "misfit": (explained - residual).norm(dim=1)}
-    return Reconstruction(Records(guess.features, labels), sensitivity, diagnostics)
+    diagnostics = {"residual": residual.norm(dim=1), "misfit": misfit}
+    records = Records(guess.features, labels)
+    # Without an intercept every label has a solution that fits; only the known records tell them apart.
+    return _Attempt(
+        Reconstruction(records, sensitivity, diagnostics), misfit if distance is None else distance
+    )
 
 
 def _choose(options: list[Reconstruction], best: Tensor) -> Reconstruction:
@@ -153,6 +208,84 @@ def _choose(options: list[Reconstruction], best: Tensor) -> Reconstruction:
         pick([option.sensitivity for option in options if option.sensitivity is not None]),
         {name: pick([option.diagnostics[name] for option in options]) for name in options[0].diagnostics},
     )
+
+
+def _without_intercept(
+    mechanism: GLM,
+    release: Release,
+    left_over: Tensor,
+    known: KnownRecords,
+    class_weights: Tensor | None,
+    only_label: int | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Features `(trials, features)` and weighted residuals `(trials, outputs)` of the missing record.
+
+    Last comes its distance from the known records of its class, infinite where nothing was found.
+    `only_label` rules out the other labels.
+    """
+    trials, outputs, _ = left_over.shape
+    left, sizes, right = torch.linalg.svd(left_over, full_matrices=False)
+    direction, mixing = right[:, 0] * sizes[:, :1], left[..., 0]
+    if outputs > 1:
+        # One entry of −w r is positive and the others are negative: turn `mixing` to look like that.
+        flip = (mixing > 0).sum(1, keepdim=True) > 1
+        direction, mixing = direction.where(~flip, -direction), mixing.where(~flip, -mixing)
+        hypotheses = [(mixing.argmax(1), torch.ones_like(mixing[:, 0]))]
+    else:
+        signs = mixing[:, 0].sign()
+        zeros = torch.zeros_like(signs, dtype=torch.int64)
+        hypotheses = [(zeros, -signs), (zeros + 1, signs)]
+
+    best_distance = left_over.new_full((trials,), torch.inf)
+    best_tau = torch.ones_like(best_distance)
+    for labels, sign in hypotheses:
+        allowed = torch.ones_like(labels, dtype=torch.bool) if only_label is None else labels == only_label
+        weight = torch.ones_like(sign)
+        if class_weights is not None:
+            weight = class_weights.expand(trials, -1).gather(1, labels[:, None])[:, 0]
+
+        residual = partial(_residual, mechanism, release, direction, labels, weight)
+        gap = partial(_gap, residual, mixing)
+        magnitudes = torch.logspace(-7, 0.2, _GRID, dtype=torch.float64, device=left_over.device)
+        grid = magnitudes * (sign * weight).unsqueeze(1)
+        values = gap(grid)
+        crossing = values[:, 1:].sign() != values[:, :-1].sign()
+        rank = crossing.cumsum(1)
+        for root in range(1, _ROOTS + 1):
+            here = crossing & (rank == root)
+            exists, column = here.any(1), here.int().argmax(1, keepdim=True)
+            if not exists.any():
+                break
+            tau = _bisect(gap, *(t.gather(1, column) for t in (grid[:, :-1], grid[:, 1:], values)))
+            found, wanted = residual(tau)[..., 0], -tau * mixing
+            misfit = (found - wanted).norm(dim=1) / wanted.norm(dim=1)
+            distance = known.distance(direction / tau, labels)
+            usable = allowed & exists & (misfit < _ACCEPTED_MISFIT) & (distance < best_distance)
+            best_distance = distance.where(usable, best_distance)
+            best_tau = tau[:, 0].where(usable, best_tau)
+    return direction / best_tau.unsqueeze(1), -best_tau.unsqueeze(1) * mixing, best_distance
+
+
+def _residual(
+    mechanism: GLM, release: Release, direction: Tensor, labels: Tensor, weight: Tensor, tau: Tensor
+) -> Tensor:
+    """What the records direction / τ with these labels leave in the gradient, `(trials, outputs, points)`."""
+    guesses = Records(direction.unsqueeze(1) / tau.unsqueeze(-1), labels[:, None].expand_as(tau))
+    own = mechanism.family.residual(mechanism.predictor(guesses, release), guesses.labels)
+    return own * weight[:, None, None]
+
+
+def _gap(residual: Callable[[Tensor], Tensor], mixing: Tensor, tau: Tensor) -> Tensor:
+    """Zero where τ is consistent with the model, `(trials, points)`."""
+    return torch.einsum("tk,tkp->tp", mixing, residual(tau)) + tau
+
+
+def _bisect(gap: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, at_low: Tensor) -> Tensor:
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        same = gap(middle).sign() == at_low.sign()
+        low, high = middle.where(same, low), high.where(same, middle)
+    return (low + high) / 2
 
 
 _INSTEAD = "retrain-and-compare, if there is a shortlist of candidates"
@@ -172,15 +305,17 @@ class ClosedForm(ExposesInParts[GLM], Attack[Weights]):
     )
 
     def check(self, knowledge: Knowledge) -> tuple[GLM, Records]:
-        """A GLM with an intercept, and all other records."""
+        """A GLM, all other records, and an intercept or a label with few values."""
         mechanism, known = knowledge.mechanism, knowledge.known_data
         if not isinstance(mechanism, GLM) or known is None:
             raise self.refusal(got=knowledge, hint=_INSTEAD)
         mechanism.check_weights(known)
-        if not mechanism.fit_intercept:
+        weighted = known.weights is not None
+        if not mechanism.fit_intercept and (not mechanism.family.classes or weighted):
             raise self.refusal(
-                needs="an intercept: without one, x is known up to a factor",
-                got=f"{mechanism.family.name} without an intercept",
+                needs="an intercept, or classes and no record weights: without one, x is known up to a "
+                "scale that depends on the label and the weight",
+                got=f"{mechanism.family.name} without an intercept" + (", with weights" if weighted else ""),
                 hint=_INSTEAD,
             )
         return mechanism, known
@@ -205,7 +340,7 @@ class ClosedForm(ExposesInParts[GLM], Attack[Weights]):
         for part in data.split(_ROWS_SUMMED):
             by_class = by_class + _by_class(mechanism, own(part), part.labels.long())
         each = mechanism.family.outputs * (1 + data.flat.shape[-1])
-        rows = max(1, _NUMBERS_AT_ONCE // each)
+        rows = max(1, _NUMBERS_AT_ONCE // (each if mechanism.fit_intercept else each * _GRID))
 
         def find(places: Tensor) -> Reconstruction:
             found = []
