@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import hypergeom
 
 from remanence.bounds import Bound, Person, Segment, dpsgd
 from remanence.bounds.engine.allocation import allocation_bracket
@@ -140,6 +141,40 @@ def secret_order(setting: Setting, generator: np.random.Generator, others: float
     return power(loss, setting.baseline, setting.batches)
 
 
+def put_in(
+    setting: Setting, generator: np.random.Generator, records: int, left_out: bool
+) -> tuple[float, float]:
+    """Draws of 100 for a person with several records: all others are opposite, or where they are left out 0."""
+    counts, apart = np.arange(records + 1), 1 if left_out else 2
+    weights = hypergeom(100 * setting.batches, records, 100).pmf(counts)
+
+    def loss(present: bool, count: int) -> np.ndarray:
+        inside = generator.choice(counts, (count, setting.run.steps), p=weights / weights.sum()) * present
+        noisy = apart * inside + setting.noise * generator.standard_normal(inside.shape)
+        moved = apart * counts
+        ratios = [
+            w * np.exp((noisy * m - m**2 / 2) / setting.noise**2) for w, m in zip(weights, moved, strict=True)
+        ]
+        return np.log(sum(ratios)).sum(axis=1)
+
+    return power(loss, setting.baseline, setting.run.steps)
+
+
+def replaced(setting: Setting, generator: np.random.Generator) -> tuple[float, float]:
+    """Balls in bins, against a training on another record whose gradients are opposite."""
+
+    def loss(present: bool, count: int) -> np.ndarray:
+        total = np.zeros(count)
+        for _ in range(setting.passes):
+            noisy = setting.noise * generator.standard_normal((count, setting.batches))
+            noisy[:, 0] += 1.0 if present else -1.0
+            for sign in (1.0, -1.0):
+                total += sign * np.log(np.exp((sign * noisy - 0.5) / setting.noise**2).mean(axis=1))
+        return total
+
+    return power(loss, setting.baseline, setting.batches)
+
+
 def attack(batches: str, setting: Setting, bound: Bound, seed: int) -> tuple[float, float]:
     """The best test for a way of batching, in the comparison that the bound names."""
     generator = np.random.default_rng(seed)
@@ -151,7 +186,11 @@ def attack(batches: str, setting: Setting, bound: Bound, seed: int) -> tuple[flo
         return max(secret_order(setting, generator, others) for others in (0.0, -1.0))
     if batches == "poisson":
         return sampled(setting, generator, 0.0, left_out=True)
+    if batches == "balls-in-bins, replaced":
+        return replaced(setting, generator)
     left_out = "same batches without" in bound.assumptions[3]
+    if batches == "fixed, 5 records":
+        return put_in(setting, generator, 5, left_out)
     return max(sampled(setting, generator, others, left_out) for others in (0.0, -1.0))
 
 
@@ -239,7 +278,10 @@ def installed(name: str) -> str | None:
 def main() -> None:
     """Print the page, or the tables of the ways of batching that are named."""
     warnings.simplefilter("ignore")
-    ways = sys.argv[1:] or ["poisson", "balls-in-bins", "fixed", "shuffled", "shuffled, order secret"]
+    ways = sys.argv[1:] or [
+        *("poisson", "balls-in-bins", "balls-in-bins, replaced", "fixed", "fixed, 5 records"),
+        *("shuffled", "shuffled, order secret"),
+    ]
     if installed("PLD-accounting"):
         ask_pld_accounting(Setting(2.0, 10, 1, 0.1))  # compiles
     print("# Every way of batching: attack, ceiling, peers\n")
@@ -249,7 +291,8 @@ def main() -> None:
     print("Versions: " + ", ".join(f"{name} {installed(name) or 'missing'}" for name in PEERS) + ".\n")
     for batches in ways:
         peers = {name: ask for name, ask in ASKED.get(batches, {}).items() if installed(name)}
-        title = {"fixed": "draws of a fixed size", "shuffled": "shuffled, order known"}.get(batches, batches)
+        title = {"shuffled": "shuffled, order known"}.get(batches, batches)
+        title = title.replace("fixed", "draws of a fixed size")
         print(f"## {title}\n")
         print(
             "| σ | batches × passes | guess | attack | test that exists | ceiling | ms |"
@@ -257,12 +300,13 @@ def main() -> None:
         )
         print("|---|---|---|---|---|---|---|" + "---|---|" * len(peers))
         for seed, setting in enumerate(SETTINGS):
-            person = Person(batches=batches.split(",")[0])  # pyright: ignore[reportArgumentType]
+            way, _, detail = batches.partition(", ")
+            person = Person(5 if "5" in detail else 1, way, "replaced" in detail)  # pyright: ignore[reportArgumentType]
             allocation_bracket.cache_clear()
             _bracket.cache_clear()
             bound, seconds = timed(lambda s=setting, p=person: dpsgd(s.baseline, schedule=s.run, person=p))
             rate, error = attack(batches, setting, bound, seed)
-            tested = "–" if "secret" in batches else f"{1e3 * bound.lower:.3f}"
+            tested = "–" if detail else f"{1e3 * bound.lower:.3f}"
             row = (
                 f"| {setting.noise:g} | {setting.batches} × {setting.passes} | {1e3 * setting.baseline:g} "
                 f"| {1e3 * rate:.2f} ± {2e3 * error:.2f} | {tested} | {1e3 * bound.success:.3f} "

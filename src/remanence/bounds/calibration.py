@@ -28,9 +28,8 @@ Setting = Literal["noise_multiplier", "steps", "sample_rate"]
 _LEAST_RATE = 1e-9
 _RANGES = {"noise_multiplier": (1e-3, 1e6), "steps": (1, MOST_STEPS), "sample_rate": (_LEAST_RATE, 1.0)}
 _ATTEMPTS = 100
-_PRECISION = 1e-6  # of the logarithm of a setting
 _FURTHEST = 1.0  # that a secant moves it
-_WIDER, _NEAR = 100.0, 1e-3  # how much wider the brackets of a search are, and how near to the limit it ends
+_WIDER, _NEAR = 10.0, 1e-3  # how much wider the brackets of a search are, and how near to the limit it ends
 _FAR = 1e-2  # of the excess, where γ is so near to 1 that its logarithm hardly moves
 _NOISE_WIDTH = 2e-5  # relative, of a certified noise for (ε, δ)
 _COARSE, _NEAR_DELTA = 2e-3, 0.01  # of δ: the lattices of a search, and how near to the limit it ends
@@ -108,7 +107,8 @@ def calibrate(
     def rough(segment: Segment) -> float:
         (found,) = person.brackets(segment, [log_kappa], rtol=_WIDER * width)
         both = math.isfinite(found.log_lower)  # then the upper side is off by twice as much
-        return excess((2 * found.log_lower + found.log_upper) / 3 if both else found.log_upper)
+        middle = (2 * found.log_lower + found.log_upper) / 3 if both else found.log_upper
+        return excess(middle + width / 2)  # a certificate is about as much above
 
     def certified(segment: Segment, _: float) -> float:
         return excess(person.brackets(segment, [log_kappa], rtol=width)[0].log_upper)
@@ -126,7 +126,7 @@ def calibrate(
     # At the limit, the excess rises this much faster than log γ.
     scale = math.exp(log_limit + 0.5 * limit**2) * math.sqrt(2 * math.pi) / shift
     near, within = (min(scale * size, _FAR) for size in (min(_NEAR, 10 * width), width))
-    segment = _least_safe(line, rough, certified, guess, slope=slope, near=near, within=within)
+    segment = _least_safe(line, rough, certified, guess, slope=slope, near=near, within=lambda _: within)
     bound = dpsgd(log_baseline=log_kappa, schedule=[segment], person=person, rtol=width)
     return Calibration(missing[0], segment.noise_multiplier, segment.sample_rate, segment.steps, bound)
 
@@ -163,7 +163,7 @@ def noise_for_epsilon(
         if is_full_batch(segments):
             found = gaussian_log_delta_ends(epsilon, shift=shift_of(segments))[1]
         else:
-            found = log_delta_near(segments, epsilon, log_delta, removing=True, rtol=_COARSE) - _COARSE
+            found = log_delta_near(segments, epsilon, log_delta, removing=True, rtol=_COARSE) - 1.5 * _COARSE
         return found - log_delta if enough else log_delta - found
 
     def certified(segment: Segment, slope: float) -> float:
@@ -183,12 +183,15 @@ def noise_for_epsilon(
                 over = max(over, other) if width == rtol else over
         return over - log_delta + _ROUNDING
 
+    def within(slope: float) -> float:
+        return (4 if enough else 1) * _NOISE_WIDTH * slope
+
     line = _Line(shape, "noise_multiplier", 1 if enough else -1)
     if guess is None:
         guess = _renyi_noise(shape, epsilon, log_delta)
     number("guess", guess, above=0, hint="the noise of similar settings")
     return _least_safe(
-        line, rough, certified, guess, slope=_USUAL_SLOPE, near=_NEAR_DELTA, within=0.0
+        line, rough, certified, guess, slope=_USUAL_SLOPE, near=_NEAR_DELTA, within=within
     ).noise_multiplier
 
 
@@ -248,17 +251,17 @@ def _least_safe(
     *,
     slope: float,
     near: float,
-    within: float,
+    within: Callable[[float], float],
 ) -> Segment:
     """The least safe run whose certificate is at most 0, and not far below: found by the rough function first.
 
-    Both functions fall along the line by about `slope`.
+    Both functions fall along the line by about `slope`, and `within` says how far below, given the slope.
     """
     lowest, highest = line.ends
     start = min(max(line.place(guess), lowest), highest)
     place, value, slope = _secants(lambda x: rough(line.at(x)), start, slope, line.ends, (-near, near))
-    window = within or 2 * _NOISE_WIDTH * slope
-    start = min(max(place + (value + window) / slope, lowest), highest)  # a certificate is a little above
+    window = within(slope)
+    start = min(max(place + (value + window / 2) / slope, lowest), highest)
     place, value, _ = _secants(
         lambda x: certified(line.at(x), slope), start, slope, line.ends, (-window, 0.0)
     )
@@ -296,7 +299,7 @@ def _secants(
             allowed, kept = place, value
         if wanted[0] <= value <= wanted[1] or place == (highest if value > 0 else lowest):
             return place, value, slope
-        if allowed - refused <= _PRECISION:
+        if allowed - refused <= (wanted[1] - wanted[0]) / slope:  # it jumps over the range
             break
         if move and abs(before - value) > 2 * (wanted[1] - wanted[0]):
             slope = max((before - value) / move, slope / 100)
