@@ -23,6 +23,7 @@ _SPEC.loader.exec_module(bugs)
 PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "recorded-runs.md"
 # What the page says of every bug: its verdicts, and the names of what was found.
 SAID = {name: rest for name, *rest in re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", PAGE.read_text(), re.M)}
+BY_CHANCE = {"20 records come three times as often", "a second loss, after the noise"}  # accused, or not
 BUGS = {**bugs.TODAY, **bugs.FOUND, **bugs.OWN, **bugs.LATER, **bugs.LATEST}
 
 
@@ -41,7 +42,7 @@ def test_no_bug_is_protected_and_what_the_page_names_is_found(name, tmp_path):
     found = {caveat.id: caveat for caveat in recorded(tmp_path / "run", **BUGS[name]).deviations()}
     named = [found[each] for each in re.findall("`(.+?)`", names) if each in found]
     assert any(caveat.voids and caveat.seen for caveat in named)
-    if "," not in verdicts:  # the same whatever the seed
+    if name not in BY_CHANCE:
         assert any(caveat.contradicts for caveat in named) == ("CONTRADICTED" in verdicts)
 
 
