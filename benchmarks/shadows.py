@@ -3,6 +3,7 @@
 python benchmarks/shadows.py                     # one thread of a CPU
 python benchmarks/shadows.py --device cuda       # a GPU
 python benchmarks/shadows.py --opacus            # heads trained by DP-SGD, beside a loop over Opacus
+python benchmarks/shadows.py --profile           # which operations the time goes to
 """
 
 import argparse
@@ -39,7 +40,7 @@ def _chunk(device: str, head: TransferHead, pool: Records, index: torch.Tensor) 
     return head.trials_at_once(pool.take(index[:1])) if device == "cuda" else 256
 
 
-def heads(device: str, count: int, few: int, turns: int = _ROUNDS) -> None:
+def heads(device: str, count: int, few: int, turns: int = _ROUNDS, *, profiled: bool = False) -> None:
     """Maciazek and Allison's MNIST heads: 256 features, 10 classes, N = 10, 32 steps; the gather is counted."""
     embedding = torch.randn(60_000 if device == "cuda" else 6000, 256, device=device).relu()
     index = 10 * torch.randint(len(embedding) // 10, (count, 10), device=device) + torch.arange(
@@ -56,6 +57,13 @@ def heads(device: str, count: int, few: int, turns: int = _ROUNDS) -> None:
             head.release(None, pool.take(index[start : start + chunk]), generator)
 
     together()
+    if profiled:
+        with torch.profiler.profile() as profile:
+            together()
+        print(
+            profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=8, max_name_column_width=30)
+        )
+        return
     generator = torch.Generator(device).manual_seed(0)
     weight, bias = initial_layer(0.002, few, 256, 10, generator)
     ours = head.release(None, pool.take(index[:few]), torch.Generator(device).manual_seed(0))
@@ -142,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--opacus", action="store_true")
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--count", type=int, help="heads; a million on a GPU, 5,000 else")
     parser.add_argument("--rounds", type=int, default=_ROUNDS)
     asked = parser.parse_args()
@@ -152,7 +161,13 @@ def main() -> None:
         private_heads()
         return
     gpu = device == "cuda"
-    heads(device, asked.count or (1_000_000 if gpu else 5000), few=30, turns=asked.rounds)
+    heads(
+        device,
+        asked.count or (1_000_000 if gpu else 5000),
+        few=30,
+        turns=asked.rounds,
+        profiled=asked.profile,
+    )
 
 
 if __name__ == "__main__":
