@@ -103,15 +103,15 @@ def test_known_columns_are_not_asked_for_and_help_to_find_the_others():
         [scaled.transform(frame[["age", "income"]]), pd.get_dummies(frame["sex"]).to_numpy(float)]
     )
     model = linear.LogisticRegression().fit(table, labels)
-    game = with_known(table_game(model, table, labels), columns=["column 0", "column 1"])
-    assert [part.name for part in game.criterion.error.parts] == ["column 2", "column 3", "label"]
+    game = with_known(table_game(model, table, labels), columns=["x0", "x1"])
+    assert [part.name for part in game.criterion.error.parts] == ["x2", "x3", "label"]
     assert "of the missing one column 0, column 1" in " ".join(game.knowledge.describe())
     found = audit(
         game, [WholeObject()], policy=Policy(0.9)
     ).strongest  # checked without the row in sight, too
     assert found.main.trials == len(frame)
     with pytest.raises(InputError, match="nothing left"):
-        with_known(game, columns=["column 0", "column 1", "column 2", "column 3"])
+        with_known(game, columns=["x0", "x1", "x2", "x3"])
 
 
 def test_a_guess_uses_what_is_given():

@@ -163,7 +163,7 @@ class Rows:
 
     >>> rows = Rows.read(np.array([[1.0, 2.0], [3.0, np.nan]]))
     >>> [column.name for column in rows.columns], rows.encode(np.array([[5.0, np.nan]])).tolist()
-    (['column 0', 'column 1'], [[5.0, 0.0, 1.0]])
+    (['x0', 'x1'], [[5.0, 0.0, 1.0]])
     """
 
     columns: tuple[RowColumn, ...]
@@ -175,7 +175,7 @@ class Rows:
         """From a DataFrame or an array, whose columns may be `named`."""
         frame = hasattr(table, "columns")
         names = list(named) or [str(name) for name in getattr(table, "columns", ())]
-        names = names or [f"column {place}" for place in range(np.shape(table)[1])]
+        names = names or [f"x{place}" for place in range(np.shape(table)[1])]
         if len(set(names)) < len(names):
             raise InputError(
                 "Two columns have the same name.",
