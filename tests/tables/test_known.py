@@ -105,7 +105,7 @@ def test_known_columns_are_not_asked_for_and_help_to_find_the_others():
     model = linear.LogisticRegression().fit(table, labels)
     game = with_known(table_game(model, table, labels), columns=["x0", "x1"])
     assert [part.name for part in game.criterion.error.parts] == ["x2", "x3", "label"]
-    assert "of the missing one column 0, column 1" in " ".join(game.knowledge.describe())
+    assert "of the missing one x0, x1" in " ".join(game.knowledge.describe())
     found = audit(
         game, [WholeObject()], policy=Policy(0.9)
     ).strongest  # checked without the row in sight, too
