@@ -43,15 +43,17 @@ MOST_S = 60.0  # of tests for one mutant
 WARM = ("opacus", "pandas", "pytest", "scipy.stats", "sklearn.linear_model", "torch")  # seconds to load
 
 ROOMS = {
-    "results": "results/evidence.py results/findings.py results/outcome.py results/recount.py results/result.py "
-    "results/verdict.py results/verification.py auditing.py",
-    "games": "game.py protocol.py networks/game.py tables/game.py core/rates.py core/roc.py core/priors.py",
+    "results": "results/claims.py results/evidence.py results/findings.py results/outcome.py results/recount.py "
+    "results/result.py results/verdict.py results/verification.py auditing.py",
+    "games": "game.py protocol.py networks/game.py tables/game.py tables/findings.py tables/single_columns.py "
+    "core/rates.py core/roc.py core/priors.py",
     "bounds": "bounds/*.py bounds/engine/*.py",
     "recorded": "private/audit_run.py private/canaries.py private/consistency.py private/reading.py",
 }
 TESTS = (
-    "tests/bounds tests/results tests/core tests/private tests/report tests/test_referee.py tests/cli/test_wiring.py "
-    "tests/cli/test_cli_bounds.py tests/tables/test_closed_form.py src/remanence/bounds src/remanence/results "
+    "tests/bounds tests/results tests/core tests/private tests/report tests/tables tests/networks tests/goldens "
+    "tests/test_referee.py tests/test_contracts.py tests/faults/test_tampering.py tests/faults/test_verify.py "
+    "tests/cli/test_wiring.py tests/cli/test_cli_bounds.py src/remanence/bounds src/remanence/results "
     "src/remanence/core src/remanence/private src/remanence/game.py src/remanence/protocol.py src/remanence/auditing.py"
 )
 SWAPS = {
@@ -105,7 +107,7 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
         yield ast.Constant(not node.value)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        yield ast.Constant(node.value + 1 if isinstance(node.value, int) else node.value * 2)
+        yield ast.Constant(node.value + 1 if isinstance(node.value, int) else node.value * 2 or 1.0)
 
 
 def mutants(path: Path, tree: ast.Module) -> Iterator[Mutant]:

@@ -150,8 +150,7 @@ def test_histogram_boosting_stores_halfway_points_between_all_values():
     game = table_game(model, X[:200, :6], Y[:200])
     evidence = play(game, StoredInObject())
     single = {
-        f"column {i}": (np.unique(c, return_counts=True)[1] == 1).sum() / 200
-        for i, c in enumerate(X[:200, :6].T)
+        f"x{i}": (np.unique(c, return_counts=True)[1] == 1).sum() / 200 for i, c in enumerate(X[:200, :6].T)
     }
     assert columns_found(evidence) == pytest.approx(single)
 
@@ -170,7 +169,7 @@ def test_selected_features_come_back_and_the_others_are_not_claimed():
         SelectKBest(k=3), linear.LogisticRegression(solver="newton-cholesky", tol=1e-12)
     ).fit(X, Y)
     found = columns_found(play(table_game(model, X, Y), WholeObject()))
-    chosen = {f"column {i}" for i in np.flatnonzero(model[0].get_support())}
+    chosen = {f"x{i}" for i in np.flatnonzero(model[0].get_support())}
     assert all((rate > 0.9) if name in chosen else (rate == 0) for name, rate in found.items())
 
 

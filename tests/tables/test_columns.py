@@ -52,6 +52,10 @@ def test_a_column_tells_something_above_its_control_and_above_a_guess(control, g
 def test_a_scaler_exposes_columns_though_no_row_comes_back(scaler_alone):
     evidence = scaler_alone.strongest
     assert evidence.main.successes == 0
+    assert evidence.main.confidence == pytest.approx(
+        0.975
+    )  # half of the doubt, and six columns share the other
+    assert [part.main.confidence for part in parts(evidence)] == pytest.approx([1 - 0.025 / 6] * 6)
     telling = [part for part in parts(evidence) if part.tells]
     assert {p.name for p in telling} == {"age", "income", "bmi", "label"}
     assert all(p.main.rate == 1 and p.control.rate < 0.5 for p in telling)

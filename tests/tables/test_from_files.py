@@ -62,6 +62,8 @@ def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
     assert sum(row["rows"] for row in found["by"]["sex"]) == 150
     ages = [c["recovered"] for row in found["by"]["sex"] for c in row["columns"] if c["column"] == "age"]
     assert (len(ages), sum(ages)) == (2, 150)
+    first = found["by"]["sex"][0]["columns"][0]  # all of them; two groups, each with its rows and six columns
+    assert first["lower"] == pytest.approx((0.025 / 14) ** (1 / first["rows"]))
     rows, train = pd.read_csv(folder / "out" / "rows.csv"), pd.read_csv(folder / "train.csv")
     assert (rows[["age", "sex", "region"]] == train[["age", "sex", "region"]]).all().all()
     assert (rows["label"] == train["outcome"]).all()
