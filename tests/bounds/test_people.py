@@ -237,6 +237,7 @@ def test_a_participation_that_has_begun_counts():
     assert found.success == pytest.approx(
         dpsgd(0.05, noise_multiplier=2.0, sample_rate=0.1, steps=3).success, rel=1e-9
     )
+    assert found.assumptions[2:] == DPSGD_ASSUMPTIONS[2:]
 
 
 def test_participations_at_least_so_far_apart_are_as_many_as_fit():
@@ -259,6 +260,9 @@ def test_batches_of_a_limited_size_add_the_chance_that_one_is_cut():
     assert 1e-4 < chance < 1e-2
     always = truncated_poisson(0.05, **{**run, "noise_multiplier": 20.0}, max_batch_size=10)
     assert always.success == pytest.approx(gaussian_ceiling(0.05, math.sqrt(50) / 20))
+    both = truncated_poisson([0.05, 0.2], **run, max_batch_size=40)
+    alone = [truncated_poisson(kappa, **run, max_batch_size=40).success for kappa in (0.05, 0.2)]
+    assert both.success == pytest.approx(alone, rel=1e-4)
 
 
 def test_no_test_beats_the_ceiling_of_batches_that_are_cut_in_half_of_all_steps():

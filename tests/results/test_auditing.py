@@ -31,6 +31,7 @@ from remanence.core.references import REMANENCE
 from remanence.results.caveats import TOO_FEW_TRIALS
 from remanence.results.findings import Finding
 from remanence.results.storage import ARRAYS, DOCUMENT, schema
+from remanence.results.verification import check_ceiling
 
 
 @pytest.fixture
@@ -180,15 +181,48 @@ def test_bounds_of_the_game_enter_the_verdict(success, limit, verdict):
 
 
 def test_a_bound_for_another_baseline_is_refused():
-    from dataclasses import replace
-
     game = bounded_game(0.01)
     for bound in (
-        bounds.gaussian(1e-3, noise_multiplier=20.0),
+        bounds.gaussian(0.2 * (1 - 1e-6), noise_multiplier=20.0),  # a guess among five has 0.2
         bounds.gaussian([0.2, 0.3], noise_multiplier=20.0),
     ):
         with pytest.raises(InputError, match="baseline"):
             audit(replace(game, bounds=(bound,)), trials=20, policy=Policy(0.3))
+    assert audit(
+        replace(game, bounds=(bounds.gaussian(0.2, noise_multiplier=20.0),)), trials=20, policy=Policy(0.3)
+    ).bounds
+
+
+CEILING = bounds.dpsgd(0.2, noise_multiplier=2.0, sample_rate=0.5, steps=3)
+TRAINING = {"noise_multiplier": 2.0, "sample_rate": 0.5, "steps": 3}
+
+
+@pytest.mark.parametrize(
+    ("changed", "settings", "guess", "said"),
+    [
+        ({}, {}, 0.2, ""),
+        ({}, {}, 0.1, ""),
+        ({}, {}, 0.2 * (1 + 1e-6), "computed for a guess of 0.2"),
+        ({}, {"noise_multiplier": 2.1}, 0.2, ""),  # a recorded run loses a little to rounding
+        ({}, {"noise_multiplier": 2.11}, 0.2, "for noise_multiplier 2.0, and the training has 2.11"),
+        ({}, {"noise_multiplier": 1.999}, 0.2, "the training has 1.999"),
+        ({}, {"sample_rate": 0.49}, 0.2, "the training has 0.49"),
+        ({}, {"steps": 4}, 0.2, "the training has 4"),
+        ({}, {"steps": None, "sample_rate": None}, 0.2, ""),
+        ({}, {"noise_multiplier": None}, 0.2, "does not state the noise"),
+        ({"log_success": CEILING.log_success - 1e-5}, {}, 0.2, "its recipe gives"),
+        ({"log_success": CEILING.log_success + 1e-5}, {}, 0.2, ""),
+        ({"whose": "a person with at most 5 records"}, {}, 0.2, "and its recipe says 'one record'"),
+        ({"on_average": True}, {}, 0.2, "on_average True"),
+        ({"name": "another"}, {}, 0.2, "name 'another'"),
+        ({"assumptions": CEILING.assumptions[1:]}, {}, 0.2, "leaves out that Poisson sampling"),
+        ({"recipe": None}, {}, 0.2, "has no recipe"),
+    ],
+)
+def test_a_stored_ceiling_must_be_the_one_of_its_recipe_and_of_this_training(changed, settings, guess, said):
+    found = check_ceiling(replace(CEILING, **changed), {**TRAINING, **settings}, guess)
+    assert said in found.wrong + found.open
+    assert found.holds is (said == "")
 
 
 @pytest.mark.parametrize("limit", [0.1, 0.2])
