@@ -11,9 +11,12 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from remanence import InputError
-from remanence.bounds import Segment, dpsgd
+from remanence.bounds import Segment, dpsgd, epsilon_upper
 from remanence.bounds.one_run import GaussianCurve, GuessCount, LinesCurve, dpsgd_curve, gaussian_epsilon
-from remanence.private.audit_run import ClaimTest
+from remanence.core.records import Records
+from remanence.private import canaries as planted
+from remanence.private.audit_run import ClaimTest, _ceiling
+from remanence.private.reading import _SKETCHED, CanaryReader, _signs, _sketch
 
 LEVEL = 0.05
 RUNS = 1000
@@ -210,3 +213,54 @@ def test_of_canaries_that_are_in_or_out_only_the_surest_are_guessed(candidates, 
     tensors = {"scores": scores, "chosen": torch.zeros(10, dtype=torch.int64)}
     run = SimpleNamespace(recording=SimpleNamespace(tensors=lambda _: tensors), claimed=())
     assert ClaimTest.of(run).counted.guesses == guessed
+
+
+@pytest.mark.parametrize("candidates", [1, 2])
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_canaries_that_do_not_hide_each_other_get_their_exact_log_odds(rate, candidates):
+    """Two steps: log(1 − q + q·exp((r·g − |g|²/2)/σ²)) each; in full batches simply their sum."""
+    generator = torch.Generator().manual_seed(0)
+    gradients = torch.diag(torch.tensor([1.0, 0.5, 0.8, 0.2]))
+    reader, expected = CanaryReader(4 // candidates, candidates), 0.0
+    for released in torch.randn(2, 4, generator=generator):
+        reader.step([gradients[:3], gradients[3:]], released, noise=2.0, norm=1.0, sample_rate=rate)
+        ratio = ((gradients @ released - gradients.square().sum(1) / 2) / 4).double()
+        expected = expected + torch.log(1 - rate + rate * ratio.exp())
+    assert reader.scores().flatten().tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+def test_the_noise_is_what_no_canary_explains_if_that_is_less_than_was_claimed():
+    released = torch.arange(1.0, 21.0) / 10
+    reader = CanaryReader(2, 1)
+    reader.step([torch.eye(20)[:2]], released, noise=9.0, norm=1.0, sample_rate=1.0)
+    variance = float(released[2:].square().sum()) / 18
+    expected = ((released[:2] - 0.5) / variance).tolist()
+    assert reader.scores().flatten().tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_sketch_keeps_the_length_of_every_single_number():
+    numbers = 2 * _SKETCHED + 7
+    some = torch.zeros(5, numbers)
+    some[range(5), [0, 1, _SKETCHED, 2 * _SKETCHED, numbers - 1]] = 3.0
+    assert _sketch(some, _signs(torch.zeros(numbers))).norm(dim=1).tolist() == [3.0] * 5
+
+
+def test_of_a_shortlist_the_likeliest_is_guessed_by_its_lead():
+    best, lead = planted.guesses(torch.tensor([[1.0, 4.0, 2.0], [0.5, 0.0, -1.0]]))
+    assert (best.tolist(), lead.tolist()) == ([1, 0], [2.0, 0.5])
+
+
+def test_a_single_record_with_a_wrong_label_is_a_canary():
+    found = planted.mislabelled(Records(torch.zeros(1, 3), torch.ones(1)), 2, seed=0)
+    assert (len(found), found.candidates, found.shortlists.labels.item()) == (1, 1, 0)
+
+
+def test_a_claim_of_next_to_no_noise_promises_nothing():
+    claim = [Segment(0.04)]
+    assert ClaimTest(claim, GuessCount(30, 30, 100)).p_value() == 1.0
+    assert _ceiling(claim, 1).log_success == _ceiling(claim, 5).log_success == 0.0
+
+
+def test_an_epsilon_is_told_with_its_delta():
+    found = ClaimTest([Segment(1.0)], GuessCount(30, 30, 100)).findings()
+    assert (found["delta"], found["claimed_epsilon"]) == (1e-5, epsilon_upper(Segment(1.0), 1e-5))

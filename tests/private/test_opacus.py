@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from remanence import InputError, Records, RemanenceError
 from remanence.auditing import AuditResult
-from remanence.bounds import Segment, delta_upper, dpsgd
+from remanence.bounds import Segment, delta_upper, dpsgd, in_or_out
 from remanence.cli.main import main
 from remanence.private.audit_run import ClaimTest, audit_run
 from remanence.private.canaries import Canaries, crafted, mislabelled, real
@@ -193,6 +193,9 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
     loaded = AuditResult.load(tmp_path / "out")
     assert loaded.verdict is Verdict.CONTRADICTED
     assert loaded.strongest.main.lower == loaded.strongest.main.floor
+    numbers = loaded.strongest.numbers
+    least = Segment(numbers["noise_multiplier_at_most"], 1.0, int(numbers["steps"]))
+    assert numbers["best_attack_at_least"] == pytest.approx(in_or_out(least).success)
     document = json.loads((tmp_path / "out" / "audit.json").read_text())
     entry = copy.deepcopy(document["evidence"][0])  # as older versions wrote it
     entry["numbers"] |= {

@@ -159,9 +159,9 @@ def test_a_recording_begins_with_the_first_step(tmp_path):
         record(engine, optimizer, model, loader, out=tmp_path / "a").__enter__()
 
 
-def one_run(noise=1.0, batches=lambda batch: batch, repeats=0, steps=60, records=1000):
+def one_run(noise=1.0, batches=lambda batch: batch, repeats=0, share=1.0, claimed=None, **manifest):
     """A run of which nothing was replayed, so that its numbers speak alone: noise by step and tensor, and batches."""
-    generator = torch.Generator().manual_seed(0)
+    steps, records, generator = 60, 1000, torch.Generator().manual_seed(0)
     sizes = torch.tensor([200, 20])
     drawn = (1.1 * noise * torch.randn(steps, 220, generator=generator).double()).square()
     chosen = [
@@ -176,14 +176,15 @@ def one_run(noise=1.0, batches=lambda batch: batch, repeats=0, steps=60, records
         "batches": {
             "indices": torch.cat(chosen).int(),
             "starts": torch.tensor([0, *map(len, chosen)]).cumsum(0),
-            "settings": torch.tensor([[1.0, 1.1, 1.0]], dtype=torch.float64).expand(steps, 3),
+            "settings": torch.tensor([[1.0, 1.1, share]], dtype=torch.float64).expand(steps, 3),
         },
     }
     part = {"steps": 0, "failed": 0, "why": ""}
-    manifest = {"steps": steps, "records": records, "tensors": ["weights", "bias"]}
-    manifest |= {"observed": {}, "replay": dict.fromkeys(PARTS, part)}
+    manifest = {"steps": steps, "records": records, "tensors": ["weights", "bias"]} | manifest
+    manifest = {"observed": {}, "replay": dict.fromkeys(PARTS, part)} | manifest
     recording = SimpleNamespace(manifest=manifest, tensors=tensors.__getitem__)
-    return RecordedRun(recording, (Segment(1.1, 0.2, steps),))  # pyright: ignore[reportArgumentType]
+    claimed = claimed or (Segment(1.1, 0.2, steps),)
+    return RecordedRun(recording, claimed)  # pyright: ignore[reportArgumentType]
 
 
 def bare(place):
@@ -198,6 +199,13 @@ def bare(place):
         ({"noise": 0.9}, "noise-below-claim", "The noise is 0.90 of what was claimed."),
         ({"noise": bare((slice(None), slice(200, None)))}, "noise-below-claim", "The noise on `bias` is 0.4"),
         ({"noise": bare(7)}, "noise-below-claim", "The noise in step 8 is 0.5"),
+        ({"share": 0.5}, "noise-below-claim", "The noise is 0.50 of what was claimed."),
+        (
+            {"claimed": (Segment(1.1, 0.2, 20), Segment(1.1, 0.19, 40)), "rate": 0.2},
+            "sampling-above-claim",
+            "Drawn at a rate of 0.2, 0.19 accounted for.",
+        ),
+        ({"claimed": (Segment(1.1, 0.2, 59),)}, "steps-unaccounted", "60 steps were taken, 59 were counted."),
         ({"repeats": 3}, "noise-repeats", "The same noise was added 3 times more than once."),
         (
             {"batches": lambda batch: torch.cat([torch.tensor([3]), batch[batch != 3]])},
@@ -206,7 +214,17 @@ def bare(place):
         ),
         ({"batches": lambda batch: batch[:180]}, "sampling-not-poisson", "Batch sizes vary by"),
     ],
-    ids=["less-noise", "one-tensor", "one-step", "repeats", "one-record", "one-size"],
+    ids=[
+        "less-noise",
+        "one-tensor",
+        "one-step",
+        "scaled",
+        "rate",
+        "steps",
+        "repeats",
+        "one-record",
+        "one-size",
+    ],
 )
 def test_statistics_accuse_where_nothing_was_replayed(how, named, said):
     found = {caveat.id: caveat for caveat in one_run(**how).deviations()}
@@ -220,4 +238,60 @@ def test_nothing_but_replay_is_missing_from_a_run_whose_statistics_are_right():
     run = one_run()
     assert {caveat.contradicts for caveat in run.deviations()} == {False}
     assert len([caveat for caveat in run.deviations() if caveat.voids]) == len(PARTS)
+    assert "recording-stopped" not in {caveat.id for caveat in run.deviations()}
     assert run.noise.lower < 1.1 < run.noise.upper
+    tensors = run.recording.tensors
+    assert run.noise.value == pytest.approx(float(tensors("noise")["sums"].sum() / (60 * 220)) ** 0.5)
+    assert run.sample_rate == len(tensors("batches")["indices"]) / 60_000
+
+
+def test_steps_that_were_counted_and_not_seen_are_named():
+    found = {caveat.id: caveat for caveat in one_run(claimed=(Segment(1.1, 0.2, 61),)).deviations()}
+    assert found["recording-stopped"].seen == "The accountant counted 61 steps, 60 were seen."
+
+
+@pytest.mark.parametrize(("times", "accused"), [(37, False), (38, True)])
+def test_a_record_is_in_too_many_batches_once_in_a_thousand_million_by_chance(times, accused):
+    """1,000 records, each in Bin(60, 0.2) batches: one of them in 37 or more has 2.2e-9, in 38 or more 3.3e-10."""
+    places = iter(range(60))
+
+    def batches(batch):
+        kept = batch[batch != 3]
+        return torch.cat([torch.tensor([3]), kept]) if next(places) < times else kept
+
+    said = [caveat.seen for caveat in one_run(batches=batches).deviations()]
+    assert (f"A record was in {times} of 60 steps, at a rate of 0.2." in said) is accused
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ((40, 0), "20 of 60"),
+        ((60, 3), "3 of 60"),
+        ((40, 30), "30 of 60"),
+        ((0, 0), "60 of 60"),
+        ((60, 0), ""),
+    ],
+)
+def test_steps_that_were_not_replayed_are_counted(seen, said):
+    part = {"steps": seen[0], "failed": seen[1], "why": "no reason"}
+    found = [caveat.seen for caveat in one_run(replay=dict.fromkeys(PARTS, part)).unreplayed()]
+    assert found == ([f"No reason, in {said} steps."] * len(PARTS) if said else [])
+
+
+@pytest.mark.parametrize(
+    ("records", "batches", "divisor", "said"),
+    [
+        (480, 10, 48, "480 records: divided by 48. 479 records: by 47."),
+        (481, 11, 43, "481 records: divided by 43. 480 records: by 48 and 10 batches an epoch, not 11."),
+        (101, 2, 50, "101 records: divided by 50. 100 records: by 100 and 1 batches an epoch, not 2."),
+        (100, 1, 100, "100 records: divided by 100. 99 records: by 99."),
+        (494, 11, 44, "494 records: divided by 44. 495 records: by 45."),
+        (493, 11, 44, None),
+        (485, 11, 44, None),
+    ],
+)
+def test_a_divisor_that_one_record_changes_is_named(records, batches, divisor, said):
+    run = one_run(records=records, divisor=divisor)
+    run.recording.manifest["batches"] = batches
+    assert [caveat.seen for caveat in run._of_counting()] == ([] if said is None else [said])
