@@ -1,7 +1,7 @@
 """Make eight audits and photograph their pages: `python tools/screenshots.py [FOLDER]`.
 
 Each report is opened as wide as a screen (1280 pixels) and as a telephone (390), and printed: NAME-1280.png,
-NAME-390.png, NAME.pdf and NAME-page-1.png. Needs what `make test-browser` installs.
+NAME-390.png and NAME.pdf. Needs what `make test-browser` installs.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def printed(view, width: int) -> str:
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_an_audit_looks_as_it_did_and_nothing_is_cut(width):
-    """Look at the difference before you store it anew: `python tests/report/test_terminal.py`."""
+    """Look at the difference before you store it anew: `PYTHONPATH=tests python tests/report/test_terminal.py`."""
     text = views(width)
     assert text == (SNAPSHOTS / f"terminal-{width}.txt").read_text()
     assert "…" not in text

@@ -93,12 +93,13 @@ REMANENCE = Reference("Remanence", "This tool; derived in its documentation.")
 
 
 def bibliography(shorts: Iterable[str]) -> list[str]:
-    """The full entries for short forms, with or without a place in the publication, without duplicates.
+    """The publications that short forms name, without duplicates; what the tool itself derives has no entry.
 
     >>> bibliography(["Balle et al. 2022, Theorem 1", "Balle et al. 2022", "unheard of"])
     ['B. Balle, G. Cherubin, J. Hayes. Reconstructing Training Data with Informed Adversaries. \
 IEEE Symposium on Security and Privacy, 2022.']
+    >>> [entry.split(".")[0] for entry in bibliography(["Remanence, after Pan et al. 2022, Petrov et al. 2024"])]
+    ['I', 'X']
     """
-    known = [value for value in globals().values() if isinstance(value, Reference)]
-    cited = {entry.full for short in shorts for entry in known if short.partition(",")[0] == entry.short}
-    return sorted(cited)
+    known = [value for value in globals().values() if isinstance(value, Reference) and value is not REMANENCE]
+    return sorted({entry.full for short in shorts for entry in known if entry.short in short})

@@ -138,7 +138,7 @@ _CRITERIA: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 def _extraction(result: AuditResult) -> str:
     best, proven = result.strongest, words.tightest(result)
-    found = f"{result.reason.headline(result.words)} The attack is {best.attack}."
+    found = f"{result.reason.headline(result.words)} The attack is called {best.attack}."
     if isinstance(result.reason, WholeRecords) or result.reason.contradicts:
         found = f"{best.attack} {result.done(best)}, {words.interval(best.main)} in 1000; control "
         found += f"{words.interval(best.control)}; guess {words.guessing(best.baseline)}."

@@ -154,7 +154,7 @@ def found(result: AuditResult) -> str:
         told += [_rate(result, best), *_undecided(result, best), *_idle(result, best)]
         told += [each.headline(result.words) for each in best.findings if each.tells]
     else:
-        told += [f"The attack is {best.attack}; {limit(result)}."]
+        told += [f"The attack is called {best.attack}; {limit(result)}."]
     return " ".join([*told, *ceilings])
 
 
@@ -217,10 +217,10 @@ def limit(result: AuditResult) -> str:
     """The limit, and who set it."""
     number = thousandths(result.policy.max_success)
     if result.policy.set_by == "user":
-        return f"your limit is {number}"
+        return f"your limit is {number} in 1000"
     how = "" if result.policy.max_success == Policy.max_success else ", a tenth above what a guess achieves"
     own = "--max-success" if result.environment.get("command") else "policy=Policy(...)"
-    return f"the limit is {number} (the default{how}; set yours with {own})"
+    return f"the limit is {number} in 1000 (the default{how}; set yours with {own})"
 
 
 def claim(evidence: Evidence) -> list[str]:
