@@ -271,6 +271,12 @@ def test_a_file_or_folder_of_a_door_names_its_command(run, tmp_path, name, comma
         ("audit --head=head.pt", "remanence head"),
         ("audit --data train.csv", "remanence table"),
         ("audit digits-noisy-sum --model base", "remanence text"),
+        ("bound --method fano", "certified"),
+        ("table model.skops --prior public.csv", "guess from the other rows"),
+        ("run recording --accuse-at=0.1", "0.001"),
+        ("head head.safetensors --hidden 10", "--recipe"),
+        ("text folder --names names.txt", "spans"),
+        ("update --model model.py:make", "remanence update"),
     ],
 )
 def test_an_old_spelling_names_the_new_one(typed, now):

@@ -140,7 +140,7 @@ WRONG = [
     ("frontier --from 1 --to 0.5", "end of the range"),
     ("frontier --points 2 --sample-rate 0.1", "--over epsilon"),
     ("frontier --points 1", "2 to 10,000"),
-    ("frontier --points 2 --out f.csv", ".svg"),
+    ("frontier --points 2 --out f.csv", "--json for the numbers"),
     ("frontier --points 2 --out /proc/nowhere/f.svg", "a folder that can be created"),
 ]
 

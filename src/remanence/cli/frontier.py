@@ -13,7 +13,6 @@ import typer
 
 from remanence.cli.grouped import options
 from remanence.cli.training_options import AsJson, Batching, Whose
-from remanence.core.checks import one_of
 from remanence.core.exceptions import InputError
 from remanence.report.frequencies import frequency
 
@@ -74,8 +73,13 @@ def frontier(
     """
     from remanence.bounds.frontier import frontier as trace
 
-    if out is not None:
-        one_of(f"the ending of {out.name}", out.suffix, (".svg",))
+    if out is not None and out.suffix != ".svg":
+        raise InputError(
+            "--out draws a picture.",
+            needs="a file that ends in .svg",
+            got=out.name,
+            hint="--json for the numbers",
+        )
     if line.over is Over.SAMPLE_RATE and (batching.sample_rate is not None or batching.derives):
         raise InputError(
             "The sampling rate is both varied and given.",

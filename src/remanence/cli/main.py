@@ -25,9 +25,16 @@ from remanence.cli.results import compare, report, show, verify
 from remanence.core.doors import doors, load
 from remanence.core.exceptions import InputError, RemanenceError
 
+_TINY = "log_baseline=... of remanence.bounds in Python, for baselines such as 10^-2000"
 _MOVED = {
     "sweep": "a loop over settings; docs/scale.md shows one",
     "init": "docs/how-to, which has a file to copy",
+    "audit --journal": "--out FOLDER, which keeps finished units; --resume FOLDER continues",
+    "bound --method": "remanence bound without it: the certified ceiling is the tightest",
+    "bound --release": "remanence.bounds.final_weights in Python",
+    "bound --log10-baseline": _TINY,
+    "calibrate --log10-baseline": _TINY,
+    "explore --export": "remanence frontier --out picture.svg, or --json",
 }
 
 
@@ -41,12 +48,12 @@ class Commands(TyperGroup):
 
             given, about = arguments_from(Path(args[1]), self, ctx)
             ctx.obj, args = {"about": about}, [*given, *args[2:]]
-        old = [each.partition("=")[0] for each in args[1:]] if args[:1] == ["audit"] else args[:1]
+        typed = [*args[:1], *(f"{args[0]} {each.partition('=')[0]}" for each in args[1:])]
         moved = _MOVED | {name: now for door in doors() for name, now in door.moved.items()}
-        if found := next((each for each in old if each in moved), None):
+        if found := next((each for each in typed if each in moved), None):
             raise InputError(
-                f"{found} has moved.",
-                needs="the command for this kind of release",
+                f"`remanence {found}` is an old spelling.",
+                needs="the command or the option that took its place",
                 got=f"remanence {' '.join(args)}"[:200],
                 hint=moved[found],
             )

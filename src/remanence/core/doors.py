@@ -37,7 +37,7 @@ class Door:
     )  # a file's ending, or a file within a folder, and the command for it
     moved: Mapping[str, str] = field(
         default_factory=dict
-    )  # retired commands and options of `audit`, with their replacements
+    )  # retired commands and options (`gradient`, `audit --head`), with their replacements
 
 
 @cache

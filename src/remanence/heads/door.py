@@ -18,7 +18,15 @@ DOOR = Door(
     ),
     findings={"this-head": "remanence.heads.this_head:ThisHead"},
     moved=dict.fromkeys(
-        ("--head", "--backbone"),
+        ("audit --head", "audit --backbone"),
         "remanence head head.safetensors --backbone file.py:make --images mine/ --public others/",
+    )
+    | dict.fromkeys(
+        (f"head --{name}" for name in ("hidden", "initialisation", "label-smoothing", "bias", "no-bias")),
+        "--recipe file.py:make, a function that returns a TransferHead or an OwnHead",
+    )
+    | dict.fromkeys(("head --mean", "head --deviation"), "--normalise MEAN/DEVIATION")
+    | dict.fromkeys(
+        ("head --trials", "head --steps"), "--quick for a first answer; audit_head(...) in Python"
     ),
 )

@@ -19,5 +19,6 @@ DOOR = Door(
     caveats="remanence.private.caveats",
     hashed={"canaries": "the canaries"},
     files={"manifest.json": "run {}"},
-    moved=dict.fromkeys(("record", "--recording"), "remanence run recording/"),
+    moved=dict.fromkeys(("record", "audit --recording"), "remanence run recording/")
+    | {"run --accuse-at": "remanence run without it: a claim is refuted at a level of 0.001"},
 )

@@ -27,6 +27,9 @@ DOOR = Door(
     ),
     findings={"columns": "remanence.tables.single_columns:Columns"},
     moved=dict.fromkeys(
-        ("--data", "--table"), "remanence table model.skops --data train.csv --label outcome"
-    ),
+        ("audit --data", "audit --table"), "remanence table model.skops --data train.csv --label outcome"
+    )
+    | {
+        "table --prior": "remanence table without it: the guess from the other rows knows more than a public table"
+    },
 )

@@ -27,6 +27,17 @@ DOOR = Door(
         "config.json": "text {} --texts train.jsonl",
     },
     sections="remanence.texts.words:sections",
-    moved=dict.fromkeys(("--model", "--adapter", "--texts"), "remanence text FOLDER --texts train.jsonl")
-    | {"--canaries": "remanence text FOLDER --canaries key.json"},
+    moved=dict.fromkeys(
+        ("audit --model", "audit --adapter", "audit --texts"), "remanence text FOLDER --texts train.jsonl"
+    )
+    | {
+        "audit --canaries": "remanence text FOLDER --canaries key.json",
+        "text --names": '"spans": [[15, 21]] in each record says which characters are secrets',
+        "text --prefix-tokens": '"prefix" in each record, as long as you like',
+        "text --tokenizer": "a folder that holds the model and its tokenizer",
+        "text --chance": "--tries N: a secret counts if N queries emit it with a probability of one half",
+        "text --top-k": "Sampling(Decoding(top_k=...)) in Python; --attack top-k-sampling has the 40 likeliest tokens",
+        "text --show-secrets": "the report, which names the riskiest places of your file",
+        "text --accuse-at": "remanence text without it: a claim is refuted at 5 %",
+    },
 )

@@ -11,6 +11,7 @@ DOOR = Door(
     hashed={"gradients": "the update"},
     sections="remanence.updates.leak_map:sections",
     moved=dict.fromkeys(
-        ("gradient", "--gradient"), "remanence update model.py:make --gradient update.safetensors"
+        ("gradient", "audit --gradient", "update --model"),
+        "remanence update model.py:make --gradient update.safetensors",
     ),
 )
