@@ -99,6 +99,14 @@ CLIPPING_NOT_PER_RECORD = Caveat(
     "Clip each record's gradient before summing, not the gradient of the batch.",
     contradicts=True,
 )
+DIVIDED_BY_THE_BATCH = Caveat(
+    "divided-by-the-real-batch",
+    "updates were divided by the actual number of records in the batch, not by the expected number.",
+    "The actual number depends on which records are in the batch, and so does the scale of the noise.",
+    "Divide by a number that is fixed before training. Opacus' own, the expected batch size, depends on the number of "
+    "records: see `counted-from-the-records`.",
+    contradicts=True,
+)
 SAMPLING_NOT_POISSON = Caveat(
     "sampling-not-poisson",
     "batch sizes, or the number of batches per record, vary too little or too much for independent draws.",

@@ -40,6 +40,7 @@ _SAID: dict[str, tuple[Caveat, str]] = {
         caveats.CLIPPING_NOT_PER_RECORD,
         "The sum is off by {worst:.2g} clipping norms per record, {times}.",
     ),
+    "divided-by-the-real-batch": (caveats.DIVIDED_BY_THE_BATCH, "{times}."),
     "post-processed": (caveats.POST_PROCESSED, "{where}, {times}."),
     "records-duplicated": (caveats.RECORDS_DUPLICATED, "{count} of them are equal to an earlier one."),
     "recording-stopped": (caveats.RECORDING_STOPPED, "After {steps} steps: {where}"),
@@ -132,7 +133,8 @@ class RecordedRun:
         """What the recorder saw while the run ran."""
         manifest = self.recording.manifest
         for name, seen in manifest["observed"].items():
-            if name in _SAID:
+            by_chance = name == "divided-by-the-real-batch" and seen["count"] < max(2, self.steps / 2)
+            if name in _SAID and not by_chance:
                 many = f"in {seen['count']} of {self.steps} steps"
                 times = many if seen["count"] > 1 else f"in step {seen['first_step'] + 1}"
                 caveat, words = _SAID[name]

@@ -201,6 +201,7 @@ class Steps:
         # A pass to be replayed: its batch, its records and the norms of their gradients before clipping.
         self._pending: tuple[_Batch, Pass, list[int], list[Tensor]] | None = None
         self._batch = _Batch(canaries is not None)
+        self._size = 0  # of the last step's batch
         self.batches = Batches(loader, self.draws)
 
     @contextmanager
@@ -355,6 +356,7 @@ class Steps:
         optimizer, batch, recorder = self._optimizer, self._batch, self._recorder
         self.noise.taken()
         clipping = batch.clipping or Clipping.of(optimizer)
+        self._size = len(batch.members)
         self._noised = [p.grad.detach().clone() for p in optimizer.params]  # pyright: ignore[reportOptionalMemberAccess]
         recorder.replayed("sampling", self._sampled(batch.members))
         recorder.replayed("norm", batch.norm_why or self._off.get("max_grad_norm", ""))
@@ -460,10 +462,21 @@ class Steps:
                     self._recorder.lessened(0.0, name)
         elif limited:
             self._recorder.observe("post-processed", where=f"noised gradients: {limited}")
+        if self._why_update:
+            self._name_division(actual, step)
         self._updates.begin()
 
     def _stepped(self) -> None:
         self._depth -= 1
+
+    def _name_division(self, actual: list[Tensor], step: int) -> None:
+        """Division by the batch that came, instead of the one that was expected, has a name of its own."""
+        if self._declared.divisor in (None, self._size):
+            return
+        given, noised = (torch.cat([g.flatten().double() for g in part]) for part in (actual, self._noised))
+        share = float(given @ noised / (noised @ noised).clamp(min=1e-300))
+        if abs(share * self._declared.rate_ratio(self._optimizer, step) * self._size - 1) < 1e-4:
+            self._recorder.observe("divided-by-the-real-batch")
 
     def _after_step(self) -> None:
         """Before anything else happens, and at the end: did the last step lead where it had to?"""
