@@ -216,6 +216,19 @@ def test_a_finding_of_a_door_that_is_not_installed_is_shown_and_decides_as_it_wa
     assert decide([refuting], [], Policy(0.1)) is Verdict.CONTRADICTED
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"p_value_of_the_claim": "0.5"}, {"delta": None}, {"claimed_noise_multiplier": 1.0}],
+    ids=str,
+)
+def test_a_stored_test_of_a_claim_has_all_of_its_numbers(wrong):
+    stored = REFUTED.to_json()
+    assert PrivacyTest.from_json(stored) == REFUTED
+    for entry in ({**stored, **wrong}, {"surest_guesses": 30}):
+        with pytest.raises(ValueError, match="the test of the claim"):
+            PrivacyTest.from_json(entry)
+
+
 def test_in_python_the_lowest_ceiling_is_the_one_that_is_told():
     found = result(Verdict.PROTECTED)
     looser = Bound("another proof", math.log(0.59), (), Reference("another", "another"))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self, final
 
+from remanence.core.checks import is_number
 from remanence.core.rates import CONFIDENCE
 from remanence.results.findings import Finding, Json, Section, Words
 from remanence.results.verdict import Policy
@@ -98,7 +99,16 @@ class PrivacyTest(Finding):
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Self:
         """Read an entry back."""
-        return cls(**{each.name: entry[each.name] for each in fields(cls) if each.name in entry})
+        given = {each.name: entry[each.name] for each in fields(cls) if each.name in entry}
+        wrong = [name for name, value in given.items() if not is_number(value)]
+        if wrong:
+            raise ValueError(f"the test of the claim has no number for {wrong[0]}")
+        try:
+            found = cls(**given)
+            found.claim(refuted=False)  # which needs several of the numbers together
+        except TypeError:
+            raise ValueError(f"the test of the claim is not complete: {', '.join(given)}") from None
+        return found
 
 
 def split(numbers: Mapping[str, float]) -> tuple[PrivacyTest | None, dict[str, float]]:
