@@ -1050,7 +1050,7 @@ def batch_clipping(optimizer: Any) -> None:
 
 
 def recorded(
-    canaries: Canaries | None,
+    canaries: Canaries,
     *,
     noise: float = 3.0,
     size: int | None = None,
@@ -1071,10 +1071,8 @@ def recorded(
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         features, labels = torch.randn(KNOWN, FEATURES), torch.randint(CLASSES, (KNOWN,))
-        if canaries is not None:
-            features = torch.cat([features, canaries.inserted.features])
-            labels = torch.cat([labels, canaries.inserted.labels])
-        data = TensorDataset(features, labels)
+        inserted = canaries.inserted
+        data = TensorDataset(torch.cat([features, inserted.features]), torch.cat([labels, inserted.labels]))
         model, engine = nn.Linear(FEATURES, CLASSES), PrivacyEngine()
         generators = [torch.Generator().manual_seed(n) if seeded else None for n in (5, 6)]
         private, optimizer, loader = engine.make_private(
@@ -1120,7 +1118,6 @@ case("run/made-again", lambda: recorded(few(candidates=5, count=12), epochs=3, s
 case("run/half-noise", lambda: recorded(few(count=240), bug=half_noise))
 case("run/batch-clipping", lambda: recorded(few(), bug=batch_clipping))
 case("run/shuffled", lambda: recorded(few(), poisson=False, size=40))
-case("run/refused-no-canaries", lambda: recorded(None, epochs=2))
 
 
 # -------------------------------------------------------------------------------------------------- bounds

@@ -1,9 +1,13 @@
 """What every loop of these tests begins with, and one step of it."""
 
+import torch
 from opacus import PrivacyEngine
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 from torch.utils.data import DataLoader
+
+from remanence.core.records import Records
+from remanence.private.canaries import Canaries, Design
 
 
 def made_private(
@@ -18,6 +22,13 @@ def made_private(
         noise_multiplier=noise,
         **{"max_grad_norm": 1.0, **settings},
     )
+
+
+def last_one(loader):
+    """The last record of the data as the only canary, and one beside it that was not trained on."""
+    features, label = loader.dataset[len(loader.dataset) - 1]
+    lists = Records(torch.stack([features, features + 1])[None], label.expand(1, 2))
+    return Canaries(lists, torch.tensor([0]), Design.REAL)
 
 
 def step(model, optimizer, x, y, loss=cross_entropy):

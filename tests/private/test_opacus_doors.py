@@ -15,7 +15,7 @@ from remanence.core.records import Records
 from remanence.private.audit_run import audit_run
 from remanence.private.canaries import Canaries, Design, draw
 from remanence.private.consistency import RecordedRun, read_run
-from remanence.private.opacus import Reading, record
+from remanence.private.opacus import Reading, RecordingWarning, record
 from remanence.private.recording import PARTS
 from remanence.results.verdict import Policy
 
@@ -25,7 +25,7 @@ WORDS, LENGTH, CLASSES, KNOWN = 13, 6, 3, 60
 class Texts(Dataset):
     """Records as a tokenizer makes them."""
 
-    def __init__(self, tokens, labels, *, flips=False):
+    def __init__(self, tokens, labels, *, flips=0):
         self.tokens, self.labels, self.flips = tokens, labels, flips
 
     def __len__(self):
@@ -33,7 +33,7 @@ class Texts(Dataset):
 
     def __getitem__(self, place):
         tokens = self.tokens[place]
-        tokens = tokens.flip(0) if self.flips and torch.rand(()) < 0.5 else tokens
+        tokens = tokens.flip(0) if place < self.flips and torch.rand(()) < 0.5 else tokens
         return {"input_ids": tokens, "labels": self.labels[place]}
 
 
@@ -52,7 +52,7 @@ class Classifier(nn.Module):
 READING = {"call": lambda model, tokens: model(input_ids=tokens)["logits"]}
 
 
-def texts(*, flips=False, seed=0):
+def texts(*, flips=0, seed=0):
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(WORDS, (KNOWN + 40, LENGTH), generator=generator)
     labels = torch.randint(CLASSES, (KNOWN + 40,), generator=generator)
@@ -97,19 +97,13 @@ def test_batches_that_are_dicts_of_tokens_are_recorded_and_audited(tmp_path, aut
 
 
 def test_records_that_change_whenever_they_are_read_are_not_made_again(tmp_path):
-    data, canaries = texts(flips=True)
+    data, canaries = texts(flips=10**6)
     engine, model, optimizer, loader = private(data)
+    given = {"canaries": canaries, "reading": Reading(**READING)}
     with pytest.raises(InputError, match="without random changes"):
-        record(
-            engine,
-            optimizer,
-            model,
-            loader,
-            out=tmp_path / "a",
-            canaries=canaries,
-            reading=Reading(**READING),
-        ).__enter__()
-    with record(engine, optimizer, model, loader, out=tmp_path / "run", reading=Reading(**READING)):
+        record(engine, optimizer, model, loader, out=tmp_path / "a", **given).__enter__()
+    data.flips = KNOWN  # the canaries stay as they are
+    with record(engine, optimizer, model, loader, out=tmp_path / "run", **given):
         train(model, optimizer, loader)
     ((name, seen),) = wrong(tmp_path / "run")
     assert name == "clipping-not-replayed"
@@ -136,7 +130,8 @@ def test_a_loader_that_runs_ahead_does_not_shift_the_batches(tmp_path):
     data.tokens[:, 0] = torch.arange(len(data)) % WORDS
     data.tokens[:, 1] = torch.arange(len(data)) // WORDS  # every record carries its place
     engine, model, optimizer, loader = private(data)
-    places = []
+    last = Canaries(Records(data.tokens[-1:, None], data.labels[-1:, None]), torch.tensor([0]), Design.REAL)
+    given, places = {"canaries": last, "reading": Reading(**READING)}, []
 
     def noted(batches):
         for batch in batches:
@@ -144,19 +139,29 @@ def test_a_loader_that_runs_ahead_does_not_shift_the_batches(tmp_path):
             places.extend((tokens[:, 0] + WORDS * tokens[:, 1]).tolist())
             yield batch
 
-    with record(engine, optimizer, model, loader, out=tmp_path / "run"):
+    with record(engine, optimizer, model, loader, out=tmp_path / "run", **given):
         train(model, optimizer, noted(OneAhead(loader)), epochs=1)
     assert read_run(tmp_path / "run")._batches["indices"].tolist() == places
-    ((name, seen),) = wrong(tmp_path / "run")
-    assert (name, "own pass fails" in seen) == ("clipping-not-replayed", True)  # it was not told how to call
+    assert wrong(tmp_path / "run") == []
+
+
+def test_a_recorder_that_was_not_told_how_to_call_the_model_says_so_and_training_goes_on(tmp_path):
+    data, canaries = texts()
+    engine, model, optimizer, loader = private(data)
+    with (
+        pytest.warns(RecordingWarning, match="Training goes on"),
+        record(engine, optimizer, model, loader, out=tmp_path / "run", canaries=canaries),
+    ):
+        train(model, optimizer, loader)
+    assert {"recording-stopped", "clipping-not-replayed"} <= {name for name, _ in wrong(tmp_path / "run")}
 
 
 def test_a_recording_begins_with_the_first_step(tmp_path):
-    data, _ = texts()
+    data, canaries = texts()
     engine, model, optimizer, loader = private(data)
     train(model, optimizer, loader, epochs=1)
     with pytest.raises(InputError, match="already begun"):
-        record(engine, optimizer, model, loader, out=tmp_path / "a").__enter__()
+        record(engine, optimizer, model, loader, out=tmp_path / "a", canaries=canaries).__enter__()
 
 
 def one_run(noise=1.0, batches=lambda batch: batch, repeats=0, share=1.0, claimed=None, **manifest):

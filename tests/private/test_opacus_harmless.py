@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from loops import made_private, step
+from loops import last_one, made_private, step
 from opacus.layers import DPLSTM, DPMultiheadAttention
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
@@ -204,6 +204,10 @@ def private_parts(seed=0, records=60):
     return made_private(nn.Linear(16, CLASSES), data)
 
 
+def recording(engine, optimizer, model, loader, **settings):
+    return record(engine, optimizer, model, loader, canaries=last_one(loader), **settings)
+
+
 def one_step(model, optimizer, loader):
     step(model, optimizer, *next(iter(loader)))
 
@@ -213,7 +217,7 @@ def test_two_recordings_at_once_closed_in_any_order_and_in_threads_leave_nothing
     parts = [private_parts(seed) for seed in range(2)]
     recordings = []
     for place, (engine, model, optimizer, loader) in enumerate(parts):
-        recordings.append(record(engine, optimizer, model, loader, out=tmp_path / str(place)))
+        recordings.append(recording(engine, optimizer, model, loader, out=tmp_path / str(place)))
         recordings[-1].__enter__()
         assert len(iter(loader)) == len(loader)
     threads = [threading.Thread(target=one_step, args=part[1:]) for part in parts]
@@ -221,8 +225,8 @@ def test_two_recordings_at_once_closed_in_any_order_and_in_threads_leave_nothing
         thread.start()
     for thread in threads:
         thread.join()
-    for recording in recordings:  # the first that was opened is the first that is closed
-        recording.__exit__(None, None, None)
+    for each in recordings:  # the first that was opened is the first that is closed
+        each.__exit__(None, None, None)
     assert DataLoader.__iter__ is plain
     for place, (_, _, optimizer, loader) in enumerate(parts):
         assert "Followed" not in repr(iter(loader))
@@ -232,9 +236,9 @@ def test_two_recordings_at_once_closed_in_any_order_and_in_threads_leave_nothing
 
 def test_one_loader_is_recorded_once_at_a_time(tmp_path):
     engine, model, optimizer, loader = private_parts()
-    with record(engine, optimizer, model, loader, out=tmp_path / "a"):
+    with recording(engine, optimizer, model, loader, out=tmp_path / "a"):
         with pytest.raises(InputError, match="recorded already"):
-            record(engine, optimizer, model, loader, out=tmp_path / "b").__enter__()
+            recording(engine, optimizer, model, loader, out=tmp_path / "b").__enter__()
         one_step(model, optimizer, loader)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
 
@@ -243,7 +247,7 @@ def test_what_was_recorded_is_kept_when_training_fails(tmp_path):
     engine, model, optimizer, loader = private_parts()
 
     def failing():
-        with record(engine, optimizer, model, loader, out=tmp_path / "run"):
+        with recording(engine, optimizer, model, loader, out=tmp_path / "run"):
             one_step(model, optimizer, loader)
             one_step(model, optimizer, loader)
             raise ZeroDivisionError
@@ -258,7 +262,7 @@ def test_what_was_recorded_is_kept_when_training_fails(tmp_path):
 
 def test_what_was_recorded_is_kept_when_recording_fails_and_training_goes_on(tmp_path, monkeypatch):
     engine, model, optimizer, loader = private_parts()
-    with record(engine, optimizer, model, loader, out=tmp_path / "run"):
+    with recording(engine, optimizer, model, loader, out=tmp_path / "run"):
         one_step(model, optimizer, loader)
         before = copy.deepcopy(list(model.parameters()))
         monkeypatch.setattr("remanence.private.opacus.Clipping.of", lambda *_: 1 / 0)
@@ -274,7 +278,7 @@ def test_copies_of_the_model_and_the_loader_are_plain_ones(tmp_path):
     """`AveragedModel` copies the module. What the recorder hung onto it does nothing there, and nothing stays."""
     engine, model, optimizer, loader = private_parts()
     plain = model._module
-    with record(engine, optimizer, model, loader, out=tmp_path / "run"):
+    with recording(engine, optimizer, model, loader, out=tmp_path / "run"):
         averaged = AveragedModel(plain)
         stored = io.BytesIO()
         torch.save(plain, stored)
@@ -299,16 +303,19 @@ def test_a_failure_leaves_nothing_behind_and_the_next_recording_works(tmp_path, 
     if where == "copying":
         model._module.handle = threading.Lock()  # which nobody can copy
         with pytest.raises(InputError, match="cannot be copied"):
-            record(engine, optimizer, model, loader, out=tmp_path / "a").__enter__()
+            recording(engine, optimizer, model, loader, out=tmp_path / "a").__enter__()
         del model._module.handle
     else:
-        with pytest.raises(ZeroDivisionError), record(engine, optimizer, model, loader, out=tmp_path / "a"):
+        with (
+            pytest.raises(ZeroDivisionError),
+            recording(engine, optimizer, model, loader, out=tmp_path / "a"),
+        ):
             raise ZeroDivisionError
     assert not model._module._forward_pre_hooks
     assert not optimizer.original_optimizer._optimizer_step_pre_hooks
     assert "add_noise" not in vars(optimizer)
     assert not list(tmp_path.iterdir())
-    with record(engine, optimizer, model, loader, out=tmp_path / "b", seed="os"):
+    with recording(engine, optimizer, model, loader, out=tmp_path / "b", seed="os"):
         one_step(model, optimizer, loader)
     assert optimizer.generator is None
     assert loader.batch_sampler.generator is None

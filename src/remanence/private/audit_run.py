@@ -18,7 +18,6 @@ from remanence.bounds.settings import DPSGD_ASSUMPTIONS
 from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
 from remanence.core.errors import Criterion, mismatch
-from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Knowledge
 from remanence.core.mechanism import Mechanism
 from remanence.core.priors import FinitePrior
@@ -300,13 +299,6 @@ def audit_run(
     """
     run = read_run(folder)
     run.fits()
-    if "canaries" not in run.recording.manifest:
-        raise InputError(
-            "The run was recorded without canaries.",
-            needs="canaries in the training data",
-            got=f"{folder} with {run.steps} steps and no canary",
-            hint="record(..., canaries=...); bounds.dpsgd(..., schedule=read_run(folder).claimed) needs none",
-        )
     return audit(
         OneRun.of(run),
         [OneRunCanaries()],

@@ -146,7 +146,7 @@ class RecordedRun:
     def _of_counting(self) -> Iterator[Caveat]:
         """In or out: what one record less or more changes besides the sum, where the divisor was counted."""
         manifest = self.recording.manifest
-        if "divisor" not in manifest or manifest.get("canaries", {}).get("candidates", 1) > 1:
+        if "divisor" not in manifest or manifest["canaries"]["candidates"] > 1:
             return
         records, batches, divisor = manifest["records"], manifest["batches"], manifest["divisor"]
         size = (records - 1) / (batches - 1) if batches > 1 else 0.0

@@ -26,7 +26,7 @@ from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from remanence.core.checks import one_of
+from remanence.core.checks import instance, one_of
 from remanence.core.exceptions import InputError
 from remanence.private.canaries import Canaries
 from remanence.private.opacus_batches import Batches, rate_of
@@ -64,7 +64,7 @@ def record(
     loader: DataLoader[Any],
     *,
     out: str | Path,
-    canaries: Canaries | None = None,
+    canaries: Canaries,
     reading: Reading | None = None,
     seed: Literal["os", "secret"] | None = None,
     limits: Sequence[float] = (),
@@ -169,7 +169,7 @@ class Steps:
         model: Any,
         loader: DataLoader[Any],
         reading: Reading,
-        canaries: Canaries | None,
+        canaries: Canaries,
         limits: Sequence[float],
     ) -> None:
         self._recorder, self._optimizer = recorder, optimizer
@@ -200,7 +200,7 @@ class Steps:
         self._fed: Pass | None = None  # the last pass that trained
         # A pass to be replayed: its batch, its records and the norms of their gradients before clipping.
         self._pending: tuple[_Batch, Pass, list[int], list[Tensor]] | None = None
-        self._batch = _Batch(canaries is not None)
+        self._batch = _Batch(looking=True)
         self._size = 0  # of the last step's batch
         self.batches = Batches(loader, self.draws)
 
@@ -498,11 +498,10 @@ class Steps:
 
     def _looks(self) -> bool:
         """Whether the attack looks for canaries in the next step."""
-        return self._canaries is not None and self._recorder.steps % self._recorder.pause() == 0
+        return self._recorder.steps % self._recorder.pause() == 0
 
     def _look(self, one: Pass, released: Tensor, clipping: Clipping) -> None:
         """What a step, less the known records' part, says about the canaries."""
-        assert self._canaries is not None
         lists = self._canaries.shortlists
         features, labels = lists.features.flatten(0, 1), lists.labels.flatten()
         gradients = self._own.clipped(replace(one, began=None), features, labels, clipping)
@@ -582,12 +581,12 @@ def _check(
         )
 
 
-def _check_canaries(loader: DataLoader[Any], canaries: Canaries | None) -> int:
+def _check_canaries(loader: DataLoader[Any], canaries: Canaries) -> int:
     """The number of records, of which the last must be the canaries."""
+    hint = "crafted(count, shape, classes, seed=...), whose `inserted` records are appended to the data"
+    instance("canaries", canaries, Canaries, "canaries, which `remanence run` looks for", hint)
     data: Any = loader.dataset
     total = len(data)
-    if canaries is None:
-        return total
     inserted = canaries.inserted
     first = total - len(inserted)
     with quiet_randomness():

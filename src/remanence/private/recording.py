@@ -68,7 +68,7 @@ _SCHEMA = {
         },
     },
 }
-_OPTIONAL = ("canaries", "seed", "rate", "divisor", "batches")
+_OPTIONAL = ("seed", "rate", "divisor", "batches")
 _SCHEMA["required"] = [name for name in _SCHEMA["properties"] if name not in _OPTIONAL]
 
 Json = dict[str, Any]
@@ -152,7 +152,7 @@ class RunRecorder:
         folder: str | Path,
         *,
         records: int,
-        canaries: Canaries | None,
+        canaries: Canaries,
         framework: str,
         history: Callable[[], Sequence[Claim]],
     ) -> None:
@@ -164,14 +164,14 @@ class RunRecorder:
         self.rounding = 0.0  # clipping norms by which a sum differed from the recorder's own
         self.names: list[str] = []
         self.writer = RecordingWriter(Path(folder))
-        self.first_canary = records - (0 if canaries is None else len(canaries.inserted))
+        self.first_canary = records - len(canaries.inserted)
         self._records, self._canaries, self._framework = records, canaries, framework
         self._sizes: list[int] = []  # of the tensors
         self._noise: list[Tensor] = []  # per step: its squares by tensor, in clipping norms
         self._fingerprints: list[np.ndarray] = []  # of noise that was not replayed
         self._members: list[Tensor] = []
         self._settings: list[list[float]] = []  # clipping norm, multiplier told, its share that was there
-        self._reader = None if canaries is None else CanaryReader(len(canaries), canaries.candidates)
+        self._reader = CanaryReader(len(canaries), canaries.candidates)
         self.manifest: dict[str, Any] = {}
 
     def add(
@@ -199,13 +199,11 @@ class RunRecorder:
 
     def pause(self) -> int:
         """How many steps pass between two looks at all candidates: so many that looking costs a quarter of training."""
-        assert self._canaries is not None
         candidates = self._canaries.shortlists.labels.numel()
         return max(1, math.ceil(4 * candidates / max(1.0, self.claim()[1] * self._records)))
 
     def read(self, gradients: Iterable[Tensor], released: Tensor) -> None:
         """Look for the canaries in the last step: all candidates' clipped gradients, the release less the known."""
-        assert self._reader is not None
         noise, rate, _ = self.claim()
         norm = self._settings[-1][0]
         self._reader.step(gradients, released, noise=noise * norm, norm=norm, sample_rate=min(rate, 1.0))
@@ -266,15 +264,13 @@ class RunRecorder:
             "repeats": torch.tensor(len(marks) - len(np.unique(marks))),
         }
         self.writer.add("noise", noise)
-        if self._canaries is not None and self._reader is not None:
-            self.manifest["canaries"] = {
-                "count": len(self._canaries),
-                "candidates": self._canaries.candidates,
-                "design": str(self._canaries.design),
-                "sha256": self._canaries.shortlists.sha256(),
-            }
-            found = {"scores": self._reader.scores(), "chosen": self._canaries.chosen}
-            self.writer.add("canaries", found)
+        self.manifest["canaries"] = {
+            "count": len(self._canaries),
+            "candidates": self._canaries.candidates,
+            "design": str(self._canaries.design),
+            "sha256": self._canaries.shortlists.sha256(),
+        }
+        self.writer.add("canaries", {"scores": self._reader.scores(), "chosen": self._canaries.chosen})
         self.writer.finish(
             {
                 "framework": self._framework,
