@@ -26,6 +26,7 @@ from remanence.results.claims import PrivacyTest
 from remanence.results.evidence import Evidence
 from remanence.results.findings import Words
 from remanence.results.verdict import decide, decisive
+from remanence.results.verification import missing_caveats
 from remanence.tables.single_columns import Columns, PartRate
 
 GUESS = Baseline(0.0, 0.0, "exact")
@@ -227,6 +228,13 @@ def test_a_stored_test_of_a_claim_has_all_of_its_numbers(wrong):
     for entry in ({**stored, **wrong}, {"surest_guesses": 30}):
         with pytest.raises(ValueError, match="the test of the claim"):
             PrivacyTest.from_json(entry)
+
+
+def test_a_limit_that_a_game_lowered_needs_no_caveat_that_its_audit_did_not_give():
+    """Canaries of one run: an honest result of `remanence run` was said to contradict itself."""
+    lowered = found(300)
+    lowered = replace(lowered, main=replace(lowered.main, floor=0.0))
+    assert missing_caveats(lowered, Policy(0.9)) == []
 
 
 def test_in_python_the_lowest_ceiling_is_the_one_that_is_told():

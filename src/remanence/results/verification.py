@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,10 @@ def _told_settings(arguments: Json) -> Json:
 def missing_caveats(found: Evidence, policy: Policy) -> list[str]:
     """The caveats that follow from the rates but are missing."""
     tells = any(each.tells for each in found.findings)
-    due = [*check_rates(found.main, found.control, found.baseline, tells=tells), *check_trials(found, policy)]
+    counted = replace(
+        found.main, floor=None
+    )  # an audit compares what it counted, before its game adjusts the ends
+    due = [*check_rates(counted, found.control, found.baseline, tells=tells), *check_trials(found, policy)]
     there = {caveat.id for caveat in found.caveats}
     return [f"{found.attack}: the caveat {each.id} is missing" for each in due if each.id not in there]
 
