@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from audit_results import result
 from remanence import AuditResult, Verdict
 from remanence.core.exceptions import UnreadableAuditError
+from remanence.core.rates import SuccessRate
+from remanence.results.recount import rate_contradictions
 from remanence.results.storage import ARRAYS, DOCUMENT
 
 ROOT = Path(__file__).parents[2]
@@ -26,8 +29,6 @@ def edit(folder, change):
 
 def nothing_found(document):
     """What somebody would do who wants a failed audit to pass, down to the last digit of the intervals."""
-    from remanence.core.rates import SuccessRate
-
     for entry in document["evidence"]:
         rate = SuccessRate(0, entry["main"]["trials"], entry["main"]["confidence"])
         entry["main"] |= {"successes": 0, "rate": 0.0, "lower": 0.0, "upper": rate.upper}
@@ -69,6 +70,16 @@ def test_what_does_not_follow_from_the_arrays_is_refused(kind, tmp_path):
         AuditResult.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("records", "clusters", "said"), [(1, None, 0), (1, 10, 1), (2, 10, 0), (2, None, 1)]
+)
+def test_records_of_one_trial_are_counted_as_standing_together(records, clusters, said):
+    met = torch.arange(10 * records).reshape(10, records) > 3
+    rate = SuccessRate(int(met.sum()), met.numel(), clusters=clusters)
+    found = list(rate_contradictions("main", rate.to_json(), met))
+    assert [each.endswith("trials that stand or fall together") for each in found] == [True] * said
+
+
 def test_arrays_that_were_changed_too_do_not_help_without_the_hash(tmp_path):
     result(Verdict.EXPOSED).save(tmp_path)
     arrays = load_file(tmp_path / ARRAYS)
@@ -87,8 +98,6 @@ def test_arrays_that_were_changed_too_do_not_help_without_the_hash(tmp_path):
 
 
 def test_a_million_hidden_records_are_a_number_in_the_document_and_a_list_in_the_arrays(tmp_path):
-    import torch
-
     found = result(Verdict.EXPOSED)
     best = found.evidence[0]
     hidden = torch.zeros(40, dtype=torch.bool)

@@ -24,7 +24,7 @@ from remanence.core.baseline import Baseline
 from remanence.core.references import Reference
 from remanence.results.claims import PrivacyTest
 from remanence.results.evidence import Evidence
-from remanence.results.findings import Words
+from remanence.results.findings import ProvenRecords, Words
 from remanence.results.verdict import decide, decisive
 from remanence.results.verification import missing_caveats
 from remanence.tables.single_columns import Columns, PartRate
@@ -66,6 +66,12 @@ REFUTED = PrivacyTest(30, 30, 8.0, 1e-5, 1.0, 0.001)
 )
 def test_the_verdict_follows_the_decision_table(evidence, bounds, verdict):
     assert decide(evidence, [proof(success) for success in bounds], Policy(0.1)) is verdict
+
+
+def test_one_proven_record_is_a_fact_and_none_is_nothing():
+    for count in (0, 1, 2):
+        fact = ProvenRecords(count, 9)
+        assert fact.tells is fact.exposes(Policy(0.1)) is (count > 0)
 
 
 def test_a_ceiling_on_average_proves_nothing_about_these_records():
