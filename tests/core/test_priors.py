@@ -33,7 +33,13 @@ def test_the_baseline_of_a_weighted_shortlist_is_its_largest_weight():
     prior = FinitePrior(points(0, 1, 2), torch.tensor([1.0, 2.0, 5.0]))
     baseline = prior.baseline(Criterion(mismatch, 0.5))
     assert baseline.value == baseline.lower == pytest.approx(5 / 8)
-    assert baseline.note.startswith("exact")
+    assert baseline.note == "exact, over 3 weighted candidates"
+    assert prior.describe() == (
+        "a shortlist of 3 candidates, one of which is the record, the likeliest 625 times in 1000"
+    )
+    assert (
+        FinitePrior(points(0, 1, 2)).describe() == "a shortlist of 3 candidates, one of which is the record"
+    )
 
 
 def test_a_guess_between_two_candidates_counts_for_both():
@@ -41,6 +47,7 @@ def test_a_guess_between_two_candidates_counts_for_both():
     baseline = FinitePrior(points(0, 1, 9)).baseline(Criterion(euclidean_error, 0.6))
     assert baseline.lower == pytest.approx(1 / 3)
     assert baseline.value == pytest.approx(2 / 3)
+    assert baseline.note.startswith("safe upper value; guessing a candidate alone gives 0.3333, over 3")
 
 
 def test_for_a_squared_error_the_safe_radius_is_four_thresholds():

@@ -34,6 +34,10 @@ def test_records_that_stand_or_fall_together_get_a_wider_interval_that_still_cov
         missed += binom.pmf(k, runs, share) * (not clustered.lower <= share <= clustered.upper)
         naive += binom.pmf(k, runs, share) * (not alone.lower <= share <= alone.upper)
     assert missed <= 0.05 < naive
+    all_of_them, none = SuccessRate(40, 40, clusters=8), SuccessRate(0, 40, clusters=8)
+    assert (none.lower, all_of_them.upper) == (0, 1)
+    assert all_of_them.lower == pytest.approx(0.025 ** (1 / 8))  # 8·log(1/p) = log 40
+    assert none.upper == pytest.approx(1 - 0.025 ** (1 / 8))
 
 
 def test_the_ends_of_the_interval_are_monotone_in_the_count():

@@ -1,7 +1,7 @@
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import pytest
@@ -214,6 +214,12 @@ def test_leave_one_out_with_fewer_trials_plays_that_many_records(glm_game):
     assert len(set(evidence.arrays["record"].tolist())) == 7
 
 
+def test_a_guess_has_one_chance_unless_it_is_told_of_more():
+    game = shortlist_game(candidates=5)
+    assert game.baseline() == game.baseline(1)
+    assert (game.baseline().value, game.baseline(3).value) == pytest.approx((0.2, 0.6))
+
+
 def test_no_trials_is_a_mistake(glm_game):
     with pytest.raises(InputError, match="at least 1"):
         play(glm_game, Oblivious(), trials=0)
@@ -248,6 +254,13 @@ class TestMembership:
         criterion = Criterion(mismatch, 0.5, label_scale=1.0)
         game = Game(looped(labels), FinitePrior(twins), synthetic(5, features=3), criterion)
         assert play(Membership(game), RetrainAndCompare(), trials=50).main.rate == 1
+
+    def test_candidates_are_the_same_if_all_of_their_features_and_labels_are(self):
+        features = torch.tensor([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]]])
+        one = Records(torch.zeros(2, 2, 2), torch.zeros(2, 2))
+        game = Membership(deterministic_game())
+        assert game._same(one, Records(features, one.labels)).tolist() == [False, True]
+        assert game._same(one, replace(one, labels=torch.tensor([[0, 1], [0, 0]]))).tolist() == [False, True]
 
     def test_a_shortlist_of_one_has_no_pair(self):
         alone = Game(looped(total), FinitePrior(synthetic(1)), synthetic(5), Criterion(mismatch, 0.5))

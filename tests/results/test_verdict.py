@@ -23,7 +23,7 @@ from remanence.bounds.bound import Bound
 from remanence.core.baseline import Baseline
 from remanence.core.references import Reference
 from remanence.results.claims import PrivacyTest
-from remanence.results.evidence import Evidence
+from remanence.results.evidence import ErrorSummary, Evidence
 from remanence.results.findings import ProvenRecords, Words
 from remanence.results.verdict import decide, decisive
 from remanence.results.verification import missing_caveats
@@ -52,6 +52,7 @@ REFUTED = PrivacyTest(30, 30, 8.0, 1e-5, 1.0, 0.001)
         ([NOTHING], [0.05], Verdict.PROTECTED),
         ([NOTHING], [0.0999999], Verdict.PROTECTED),
         ([NOTHING], [0.9, 0.05], Verdict.PROTECTED),
+        ([found(50)], [0.06], Verdict.PROTECTED),  # between 0.037 and 0.065: not certainly above the proof
         ([], [0.05], Verdict.PROTECTED),
         ([SOME], [], Verdict.EXPOSED),
         ([SOME], [0.9], Verdict.EXPOSED),
@@ -66,6 +67,49 @@ REFUTED = PrivacyTest(30, 30, 8.0, 1e-5, 1.0, 0.001)
 )
 def test_the_verdict_follows_the_decision_table(evidence, bounds, verdict):
     assert decide(evidence, [proof(success) for success in bounds], Policy(0.1)) is verdict
+
+
+def test_a_proof_at_the_limit_protects():
+    assert decide([NOTHING], [proof(0.05)], Policy(proof(0.05).success)) is Verdict.PROTECTED
+
+
+@pytest.mark.parametrize(
+    ("p_value", "refuted", "word"),
+    [
+        (0.5, False, "consistent with the recording"),
+        (0.5, True, "refuted by what was measured"),
+        (0.01, False, "suspicious, record again (p = 0.01)"),
+        (0.01, True, "refuted by what was measured"),
+        (1e-4, True, "refuted (p = 0.0001)"),
+    ],
+)
+def test_a_test_of_a_claim_says_what_it_found(p_value, refuted, word):
+    noise = {"claimed_noise_multiplier": 1.0, "measured_noise_multiplier": 0.98}
+    ends = {"measured_noise_multiplier_from": 0.95, "measured_noise_multiplier_to": 1.02}
+    test = PrivacyTest(30, 20, 0.5, 1e-5, 4.0, p_value, accused_at=1e-3, **noise, **ends)
+    measured = "noise claimed 1.00, measured 0.98 (0.95 to 1.02)"
+    assert test.claim(refuted=refuted) == f"The claim: {word}; {measured}."
+    assert (test.contradicts, test.suspicious) == (p_value <= 1e-3, p_value == 0.01)
+
+
+def test_a_baseline_on_average_is_one_after_storage():
+    for on_average in (True, False):
+        guess = Baseline(0.2, 0.1, "few", on_average=on_average)
+        assert Evidence.from_json(found(0, guess=guess).to_json(Policy(0.5)), {}).baseline == guess
+
+
+@pytest.mark.parametrize("findings", [(), (PrivacyTest(30, 15, 0.0, 1e-5),)])
+def test_a_caveat_that_follows_from_the_rates_is_missed(findings):
+    missing = missing_caveats(found(900, control=900, findings=findings), Policy(0.1))
+    due = ("no-better-than-control", "saturated-control")
+    assert missing == [f"any: the caveat {caveat} is missing" for caveat in due]
+
+
+def test_errors_are_summed_up_by_their_median_and_their_worst():
+    errors, left = torch.tensor([3.0, 1.0, 2.0, math.nan, 0.5]), torch.tensor([1.0, 4.0, 2.0])
+    assert ErrorSummary.of(errors, left / 2, left) == ErrorSummary(2.0, math.inf, 1.0, 4.0)
+    assert ErrorSummary.of(errors[:3], None, None) == ErrorSummary(2.0, 3.0)
+    assert ErrorSummary.of(torch.full((2, 1), math.nan), None, None) == ErrorSummary()
 
 
 def test_one_proven_record_is_a_fact_and_none_is_nothing():
@@ -250,3 +294,10 @@ def test_in_python_the_lowest_ceiling_is_the_one_that_is_told():
     assert f"no attack exceeds {math.ceil(least.success * 1000)} in 1000" in str(
         replace(found, bounds=(looser, least))
     )
+    average = replace(looser, log_success=math.log(0.25), on_average=True)
+    lines = [line for line in str(replace(found, bounds=(average, least))).splitlines() if "Proven" in line]
+    assert lines == [
+        f"  Proven: no attack exceeds {math.ceil(least.success * 1000)} in 1000 for one record.",
+        "  Proven: on average over records, no attack exceeds 251 in 1000 for one record.",  # rounded up
+    ]
+    assert "Proven" not in str(replace(found, bounds=(replace(looser, log_success=0.0),)))
