@@ -67,6 +67,9 @@ def test_a_stored_result_reads_back_the_same(result, tmp_path):
     assert again.to_json() == result.to_json()
     assert torch.equal(again.evidence[0].arrays["error"], result.evidence[0].arrays["error"])
     assert str(again) == str(result)
+    described = replace(result, about={"title": "Patients"})
+    assert AuditResult.load(described.save(tmp_path / "described").parent).about == {"title": "Patients"}
+    assert "about" not in result.to_json()
 
 
 def test_a_model_of_nothing_is_refused(glm_game):
