@@ -37,7 +37,9 @@ from remanence import (
     mismatch,
     play,
 )
+from remanence.core.errors import Comparison
 from remanence.results.caveats import NO_BETTER_THAN_CONTROL, NO_BETTER_THAN_GUESSING, SATURATED_CONTROL
+from remanence.results.outcome import Outcome
 
 
 def total(records: Records, seed: int) -> dict[str, torch.Tensor]:
@@ -218,6 +220,14 @@ def test_a_guess_has_one_chance_unless_it_is_told_of_more():
     game = shortlist_game(candidates=5)
     assert game.baseline() == game.baseline(1)
     assert (game.baseline().value, game.baseline(3).value) == pytest.approx((0.2, 0.6))
+
+
+@pytest.mark.parametrize(("proven", "of"), [([1, 1, 0], 3), ([1, 1, 1], 3), ([2, 1, 1], None), (None, None)])
+def test_records_are_proven_out_of_those_that_were_counted_unless_there_are_more(proven, of):
+    column = torch.zeros(3, 1, dtype=torch.bool)
+    side = Comparison(column.double(), column, column)
+    outcome = Outcome(side, side, proven=None if proven is None else torch.tensor(proven))
+    assert shortlist_game().how_many(outcome) == of
 
 
 def test_no_trials_is_a_mistake(glm_game):
