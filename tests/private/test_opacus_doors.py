@@ -297,6 +297,8 @@ def test_steps_that_were_not_replayed_are_counted(seen, said):
     ],
 )
 def test_a_divisor_that_one_record_changes_is_named(records, batches, divisor, said):
-    run = one_run(records=records, divisor=divisor)
+    run = one_run(records=records, divisor=divisor, canaries={"candidates": 1})
     run.recording.manifest["batches"] = batches
     assert [caveat.seen for caveat in run._of_counting()] == ([] if said is None else [said])
+    run.recording.manifest["canaries"]["candidates"] = 2  # as many records, whichever was chosen
+    assert list(run._of_counting()) == []
