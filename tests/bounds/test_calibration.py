@@ -171,3 +171,13 @@ def test_a_limit_that_any_noise_meets_takes_the_smallest_that_is_looked_at():
     found = calibrate(0.9, 0.1, sample_rate=1e-6, steps=10)
     assert found.noise_multiplier == pytest.approx(1e-3, rel=1e-12)
     assert found.bound.success <= 0.1 + 1e-5  # it is hardly ever sampled
+
+
+@pytest.mark.parametrize("guess", [None, 1.2964832834986098, 0.01, 500.0])
+def test_a_search_finds_the_noise_from_any_start(guess):
+    # A rough value with an error once gave a slope from which the search ran out of the range.
+    settings = {"delta": 1e-9, "sample_rate": 0.0177827941, "steps": 10**6}
+    most = noise_for_epsilon(93.7, enough=False, guess=guess, **settings)
+    least = noise_for_epsilon(93.7, guess=guess, **settings)
+    assert most <= least <= most * (1 + 2e-4)
+    assert least == pytest.approx(2.0928, rel=2e-4)

@@ -57,7 +57,7 @@ def eventually(what):
 
 def heavy(noise):
     made = connection()
-    question = f"noise_multiplier={noise}&delta=1e-9&sample_rate=0.0003&steps=900000&candidates=100000"
+    question = f"noise_multiplier={noise}&delta=1e-9&sample_rate=0.5&steps=1000000&candidates=10&records_per_person=100"
     made.sendall(f"GET /api/rate-curve?{question} HTTP/1.1\\r\\nHost: 127.0.0.1:{port}\\r\\n\\r\\n".encode())
     return made
 

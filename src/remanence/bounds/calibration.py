@@ -184,7 +184,7 @@ def noise_for_epsilon(
         return over - log_delta + _ROUNDING
 
     def within(slope: float) -> float:
-        return (4 if enough else 1) * _NOISE_WIDTH * slope
+        return (0.1 if shape.sample_rate == 1 else 4 if enough else 1) * _NOISE_WIDTH * slope  # 1: a formula
 
     line = _Line(shape, "noise_multiplier", 1 if enough else -1)
     if guess is None:
@@ -261,7 +261,8 @@ def _least_safe(
     start = min(max(line.place(guess), lowest), highest)
     place, value, slope = _secants(lambda x: rough(line.at(x)), start, slope, line.ends, (-near, near))
     window = within(slope)
-    start = min(max(place + (value + window / 2) / slope, lowest), highest)
+    ahead = min(max((value + window / 2) / slope, -_FURTHEST), _FURTHEST)
+    start = min(max(place + ahead, lowest), highest)
     place, value, _ = _secants(
         lambda x: certified(line.at(x), slope), start, slope, line.ends, (-window, 0.0)
     )
@@ -301,12 +302,17 @@ def _secants(
             return place, value, slope
         if allowed - refused <= (wanted[1] - wanted[0]) / slope:  # it jumps over the range
             break
-        if move and abs(before - value) > 2 * (wanted[1] - wanted[0]):
-            slope = max((before - value) / move, slope / 100)
+        fallen = before - value
+        if move and math.isfinite(fallen) and abs(fallen) > 2 * (wanted[1] - wanted[0]):
+            slope = min(max(fallen / move, slope / 4), 4 * slope)  # values have errors: no more at once
         creeping = value * before > 0 and 2 * abs(value) > abs(before)  # still far, on the same side
         aimed = min(max((value - sum(wanted) / 2) / slope, -_FURTHEST), _FURTHEST)
-        target = min(max(place + (2 * move if creeping else aimed), lowest), highest)
-        if not refused < target < allowed:
-            target = (refused + allowed) / 2
+        target = place + (2 * move if creeping else aimed)
+        if (
+            not refused < target < allowed
+        ):  # bisect or, with no end on one side yet, go on in the right direction
+            middle = (refused + allowed) / 2
+            target = middle if math.isfinite(middle) else place + aimed
+        target = min(max(target, lowest), highest)
         move, before, place = target - place, value, target
     return allowed, kept, slope
