@@ -105,6 +105,8 @@ def test_the_linear_reader_tells_what_it_found_before_the_network_begins(files, 
     recipe = f"--recipe={files / 'recipe.py'}:make"
     found = call(files, "head.safetensors", recipe, "--epochs=7")
     assert "declared twice" in str(found.exception)
+    found = call(files, "head.safetensors", recipe.removesuffix(":make"))
+    assert "recipe.py has no function named ''" in str(found.exception)
     found = call(files, "head.safetensors", recipe, "--out", str(tmp_path / "run"))
     assert found.exit_code in (1, 3), found.exception
     assert re.search(

@@ -93,7 +93,8 @@ class Trained:
                 got="both",
                 hint="the options as arguments of the TransferHead that the recipe returns",
             )
-        path, _, factory = self.recipe.rpartition(":")
+        path, colon, factory = self.recipe.rpartition(":")
+        path, factory = (path, factory) if colon else (factory, "")
         found = call_factory(Path(path), factory, "a recipe")
         return instance(
             "--recipe", found, Head, "a TransferHead, or an OwnHead", "TransferHead(10, epochs=30)"
