@@ -14,11 +14,14 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from readers import READERS, claiming
+from safetensors.torch import save
 
 from remanence.core.exceptions import RemanenceError
+from remanence.scale.reading import UnusableFileError, parse_tensors
 
 INPUTS = int(os.environ.get("REMANENCE_INPUTS", "40"))
 TRIED: dict[str, list[int]] = {}
@@ -168,3 +171,9 @@ def test_the_counts_are_told(capsys):
             f"\n{total} mutated files, {sum(r for _, r in TRIED.values())} refused, the others read\n"
         )
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - BEFORE < 2**20, "a gibibyte"
+
+
+@pytest.mark.parametrize("kind", [torch.complex64, torch.float8_e4m3fn], ids=str)
+def test_tensors_of_numbers_that_no_audit_computes_with_are_refused(kind):
+    with pytest.raises(UnusableFileError, match=f"'a' is {str(kind).removeprefix('torch.')}"):
+        parse_tensors(save({"a": torch.zeros(2).to(kind)}))
