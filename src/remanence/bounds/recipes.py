@@ -16,7 +16,6 @@ from remanence.bounds.person import Person
 from remanence.core.exceptions import InputError
 
 P = ParamSpec("P")
-Recipe = dict[str, Any]
 
 _MOST_NUMBERS = 10_000  # in one argument; longer ones are not stored
 _KNOWN: dict[str, Callable[..., Bound]] = {}

@@ -51,10 +51,6 @@ PETROV_2024 = Reference(
     "I. Petrov, D. I. Dimitrov, M. Baader, M. N. Müller, M. Vechev. DAGER: Exact Gradient Inversion for Large "
     "Language Models. NeurIPS, 2024. arXiv:2405.15586.",
 )
-BESAG_1989 = Reference(
-    "Besag and Clifford 1989",
-    "J. Besag, P. Clifford. Generalized Monte Carlo Significance Tests. Biometrika 76, 1989.",
-)
 MAHLOUJIFAR_2024 = Reference(
     "Mahloujifar et al. 2024",
     "S. Mahloujifar, L. Melis, K. Chaudhuri. Auditing f-Differential Privacy in One Run. ICML, 2025 (arXiv 2024).",

@@ -36,7 +36,6 @@ class Profile:
     law: Law
     removing: bool
     log_lost: float  # mass at an infinite loss in the direction's favour
-    limited: bool = False
 
     def log_delta(self, epsilon: float) -> float:
         """An upper bound on log δ(ε)."""
@@ -76,7 +75,7 @@ def _profile(
         log_floor=log_floor,
     )
     lost = laws.log_escaped if removing else laws.log_vanished
-    return Profile(laws.by_name["spread"], removing, lost, laws.limited)
+    return Profile(laws.by_name["spread"], removing, lost)
 
 
 def _log_mass(rtol: float) -> float:

@@ -32,7 +32,6 @@ RULES = {count: np.polynomial.legendre.leggauss(count) for _, count in TIERS}
 _CHUNK = 2**16  # nodes handled at once, few enough to stay in the cache
 _PER_VALUE = 32  # relative error of one probability in units of rounding: a density, a rule, a split
 _WHOLE = 1e-9  # how much of a law may be missing before its quadrature has failed
-_LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
