@@ -349,8 +349,15 @@ def test_a_model_with_few_positions_is_read_no_further_than_it_can_read():
     after = {name: before[name] - 0.1 * value for name, value in update(model, ids[:, :10]).items()}
     declared = Declared(LocalTraining(1, 0.1))
     assert reason_to_withhold(model, before, after, declared) == "2 texts can be read off it"
-    found = read_texts(text_model(model), update(model, ids[:1]), precision=FLOAT32, longest=64)
-    assert found.sequences == (tuple(ids[0].tolist()),)
+    longer = texts(
+        1, length=33
+    )  # a token more: the last is only a label, as where inputs and labels are cut apart
+    loss = cross_entropy(model(longer[:, :-1]).flatten(0, 1), longer[:, 1:].flatten())
+    named = dict(model.named_parameters())
+    shifted = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+    for row, gradient in ((ids[0], update(model, ids[:1])), (longer[0], shifted)):
+        found = read_texts(text_model(model), gradient, precision=FLOAT32, longest=64)
+        assert (found.sequences, found.count) == ((tuple(row.tolist()),), 1)
 
 
 def test_the_game_counts_proven_texts_and_the_control_has_none():

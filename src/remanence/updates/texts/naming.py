@@ -55,8 +55,7 @@ def name_sequences(
     text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int
 ) -> tuple[list[Tensor], int]:
     """Sequences that stay within both spans, and how many distinct tokens fit the first or have a row that moved."""
-    most = text.longest - (text.classes is None)  # the last token of a language model's text is only a label
-    candidates = tokens_in_batch(text, gradient, precision=precision, length=min(longest, most))
+    candidates = tokens_in_batch(text, gradient, precision=precision, length=min(longest, text.longest))
     find = grow_sequences if text.is_causal else settle_sequences
     moved = rows_that_moved(text, gradient)
     tokens = torch.cat(candidates).unique() if moved is None else moved

@@ -49,8 +49,8 @@ def losses_of(
         answers = text.logits(ids[:, :-1], weights)
         labelled = answers.gather(2, wanted.clamp(min=0)[..., None])[..., 0]
         return answers.logsumexp(-1) - labelled.where(wanted != OPEN, 0.0), answers[:, -1]
-    answers = text.logits(ids, weights)
-    losses = cross_entropy(answers[:, :-1].flatten(0, 1), wanted.flatten(), reduction="none")
+    answers = text.logits(ids[:, : text.longest], weights)  # the last token may be a label only
+    losses = cross_entropy(answers[:, : wanted.shape[1]].flatten(0, 1), wanted.flatten(), reduction="none")
     return losses.view_as(wanted), answers[:, -1]
 
 
