@@ -146,7 +146,6 @@ SLOW = (
     "table/known-columns",
     "table/logistic",
     "table/one-versus-rest",
-    "table/public-table",
     "table/ridge-classifier",
     "head/",
     "text/",

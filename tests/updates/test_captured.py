@@ -224,6 +224,7 @@ def test_a_gradient_that_cannot_be_used_is_refused_by_layer(folder, capsys, monk
         (["net.py:dense", "--gradient", "conv.safetensors"], "missing 1.bias, 1.weight"),
         (["net.py:dense", "--gradient", "absent.pt"], "no such file"),
         (["net.py:dense", "--gradient", "dense.pt", "--learning-rate", "0"], "learning_rate"),
+        (["net.py:dense", "--gradient", "dense.pt", "--longest", "0"], "longest"),
         (["net.py:dense", "--gradient", "net.py"], "cannot be read"),
         (["net.py:dense", "--batch", "net.py"], "file is not a zip file"),
         (["net.py:dense", "--gradient", "dense.pt", "--weights", "conv.weights.pt"], "weights do not fit"),
@@ -246,11 +247,15 @@ def test_wrong_input_ends_with_a_sentence(folder, capsys, monkeypatch, arguments
     assert not (folder / "result").exists()
 
 
-def test_labels_without_a_class_are_refused(folder, capsys, monkeypatch):
-    np.savez("wrong.npz", inputs=np.zeros((2, 36), np.float32), labels=np.array([0, 7]))
+@pytest.mark.parametrize(
+    ("labels", "complaint"), [([0, 7], "labels from 0 to 6"), ([], "at least one input")]
+)
+def test_labels_without_a_class_and_no_labels_are_refused(folder, capsys, monkeypatch, labels, complaint):
+    inputs = np.zeros((len(labels), 36), np.float32)
+    np.savez("wrong.npz", inputs=inputs, labels=np.array(labels, dtype=int))
     code, _, err = run(capsys, monkeypatch, "net.py:dense", "--batch", "wrong.npz", "--out", "result")
     assert code == 2
-    assert "labels from 0 to 6" in err
+    assert complaint in err
 
 
 def test_a_batch_and_its_gradient_agree_with_a_comparison_by_hand():

@@ -266,12 +266,12 @@ def _least_safe(
     place, value, _ = _secants(
         lambda x: certified(line.at(x), slope), start, slope, line.ends, (-window, 0.0)
     )
-    if value > 0:
+    if not (value <= 0 and math.isfinite(place)):
         least, most = _RANGES[line.setting]
         raise InputError(
-            f"No {line.setting} within range meets the limit.",
+            f"No value of {line.setting} meets the limit.",
             needs=f"a limit that one from {least:g} to {most:g} is certain to meet",
-            got=f"at the safest, e^{value:.3g} times the limit",
+            got="a limit that not even the safest of them is certain to meet",
             hint="a higher limit, more noise, fewer steps or a lower sampling rate",
         )
     return line.at(place)

@@ -20,6 +20,7 @@ import torch
 
 from remanence.core.attack import Attack, Reconstruction
 from remanence.core.catalogue import AttackInfo
+from remanence.core.checks import whole
 from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Knowledge
 from remanence.core.references import REMANENCE
@@ -43,6 +44,9 @@ class Exact(Attack[Gradient]):
         "one gradient",
         REMANENCE.at("after Pan et al. 2022, Dimitrov et al. 2024, Petrov et al. 2024"),
     )
+
+    def __post_init__(self) -> None:
+        whole("longest", self.longest)
 
     def check(self, knowledge: Knowledge) -> SharedGradient:
         """A readable network, and an update that is informative."""

@@ -167,10 +167,10 @@ def read_batch(path: Path, dtype: torch.dtype) -> Records:
             got=f"{path}: {reason}",
             hint="numpy.savez(path, inputs=x, labels=y), as the network and the loss receive them",
         )
-    if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 1:
+    if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 1 or not len(labels):
         raise InputError(
             "The labels of the batch are not classes.",
-            needs="one whole number per input",
+            needs="one whole number per input, and at least one input",
             got=f"{labels.dtype} of shape {labels.shape}",
             hint="class indices, as cross_entropy takes them",
         )
