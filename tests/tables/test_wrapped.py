@@ -10,7 +10,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.cross_decomposition import PLSRegression
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
-from sklearn.feature_selection import RFE
+from sklearn.feature_selection import RFE, SelectFromModel
 from sklearn.model_selection import StratifiedKFold
 from sklearn.multiclass import OneVsOneClassifier
 from sklearn.multioutput import MultiOutputClassifier
@@ -87,6 +87,11 @@ def test_rows_come_back_from_members_that_saw_some_of_them(model, least):
     rows, found, _ = came_back(model, NUMBERS, THREE)
     assert rows >= least
     assert found["label"] >= 40
+
+
+def test_a_label_that_only_a_model_inside_a_step_learned_from_comes_back():
+    model = make_pipeline(SelectFromModel(linear.Lasso(0.01)), scaled()).fit(NUMBERS, AMOUNT)
+    assert came_back(model, NUMBERS, AMOUNT)[1]["label"] > 70
 
 
 def test_splines_give_their_rows():

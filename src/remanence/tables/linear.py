@@ -249,6 +249,8 @@ _DESCRIPTIONS: tuple[tuple[Any, Callable[[Any, float], GLM]], ...] = (
             linear.BayesianRidge,
             linear.ElasticNet,
             linear.LassoCV,
+            linear.LassoLars,
+            linear.LassoLarsCV,
             linear.ElasticNetCV,
         ),
         _least_squares,

@@ -174,7 +174,7 @@ class Part:
         for called, step in before:
             path = f"{self.path}.{called}"
             found.append(Part(path, step, features, self.labels, None, self.rows, sparse, circular))
-            circular = circular or any(isinstance(inner, TargetEncoder) for inner in all_steps(step))
+            circular = circular or any(isinstance(inner, TargetEncoder) for inner in _all_steps(step))
             behind = _behind(step, features, self.labels)
             sparse, features = behind if hasattr(behind, "toarray") else None, _dense(behind)
         path = f"{self.path}.{name}"
@@ -415,15 +415,15 @@ def final_estimator(estimator: Any) -> Any:
             return estimator
 
 
-def transformed(step: Any, features: Any, labels: np.ndarray | None = None) -> Any:
-    """The output of a step on which the next one was fitted; None if it cannot be recomputed."""
-    return _dense(_behind(step, features, labels))
+def transformed(step: Any, features: Any) -> Any:
+    """The output of a step that needs no labels."""
+    return _dense(_behind(step, features, None))
 
 
 def _behind(step: Any, features: Any, labels: np.ndarray | None) -> Any:
     if features is None or step is None or isinstance(step, str):
         return features
-    if any(isinstance(inner, TargetEncoder) for inner in all_steps(step)):
+    if any(isinstance(inner, TargetEncoder) for inner in _all_steps(step)):
         # It encodes its training rows by folds, which may be random.
         first, second = (_fitted_transform(step, features, labels) for _ in range(2))
         return first if np.array_equal(np.asarray(first), np.asarray(second)) else None
@@ -456,12 +456,12 @@ def _dense(table: Any) -> Any:
     return table.toarray() if hasattr(table, "toarray") else table
 
 
-def all_steps(step: Any) -> Iterator[Any]:
+def _all_steps(step: Any) -> Iterator[Any]:
     """A step and all steps inside it."""
     yield step
     for name in ("steps", "transformers_", "transformer_list"):
         for _, inner, *_ in getattr(step, name, ()):
-            yield from all_steps(inner)
+            yield from _all_steps(inner)
 
 
 def require_fitted(estimator: Any) -> None:

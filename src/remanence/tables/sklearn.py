@@ -32,7 +32,6 @@ from remanence.tables.linear import as_records, is_linear, objective, of_feature
 from remanence.tables.mechanism import FittedModel, Fitting, numbers_in
 from remanence.tables.parts import (
     Part,
-    all_steps,
     as_input,
     final_estimator,
     require_fitted,
@@ -82,7 +81,7 @@ def table_game(
     )
     release = FittedObject({"numbers": torch.from_numpy(numbers_in(estimator))[None]})
     error = rows.error(kept)
-    learning = [model, *(step for step in all_steps(estimator) if hasattr(step, "get_params"))]
+    learning = [model, *(part.estimator for part in Part("model", estimator, None, None).innermost())]
     if labelled and any(map(learns_from_labels, learning)):
         spread = 1.0 if worded else float(data.labels.std()) or 1.0
         right = label_error("label" if called in names else called, spread)
