@@ -20,11 +20,9 @@ def is_whole(value: object, least: int) -> TypeGuard[int]:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
-def is_number(value: object, above: float = -math.inf) -> TypeGuard[float]:
-    """Whether it is a finite number greater than `above`."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return False
-    return math.isfinite(value) and float(value) > above
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a finite number."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def whole(
@@ -149,11 +147,11 @@ def goes_with(name: str, value: object, other: str, there: object, hint: str) ->
         raise InputError(f"{name} needs {other}.", needs=needs, got=f"{name} alone", hint=hint)
 
 
-def same_columns(given: Iterable[Any], wanted: Iterable[Any], hint: str, *, more: bool = False) -> None:
-    """Refuse a table with missing columns or, unless `more` is set, with additional ones."""
+def same_columns(given: Iterable[Any], wanted: Iterable[Any], hint: str) -> None:
+    """Refuse a table with missing or additional columns."""
     there, needed = [str(name) for name in given], [str(name) for name in wanted]
     missing = [name for name in needed if name not in there]
-    unknown = [name for name in there if name not in needed and not more]
+    unknown = [name for name in there if name not in needed]
     if missing or unknown:
         raise MisfitError(
             "The table has other columns.",
@@ -186,7 +184,7 @@ def shaped(name: str, values: Any, shape: tuple[int, ...], hint: str) -> None:
         )
 
 
-def extra(module: str, extra: str, needs: str, otherwise: str = "") -> Any:
+def extra(module: str, extra: str, needs: str) -> Any:
     """Import a module of an optional dependency, or say which extra installs it."""
     try:
         return import_module(module)
@@ -195,7 +193,7 @@ def extra(module: str, extra: str, needs: str, otherwise: str = "") -> Any:
             f"{module.split('.')[0]} is not installed.",
             needs=needs,
             got="an environment without it",
-            hint=f"pip install '.[{extra}]' in a clone of the repository{otherwise}",
+            hint=f"pip install '.[{extra}]' in a clone of the repository",
         ) from None
 
 

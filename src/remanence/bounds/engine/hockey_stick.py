@@ -95,13 +95,11 @@ def chernoff_log_delta(schedule: Schedule, epsilon: float, *, removing: bool) ->
     return min(0.0, float(values.min()) + 1e-13 * total_steps(schedule))
 
 
-def log_delta_ends(
-    schedule: Schedule, epsilon: float, *, enough: float = -math.inf, rtol: float = 1e-4
-) -> tuple[float, float]:
+def log_delta_ends(schedule: Schedule, epsilon: float, *, rtol: float = 1e-4) -> tuple[float, float]:
     """Certified bounds on log δ(ε) when the target is taken out, from below and from above.
 
     Below: δ(ε) ≥ μ(E) − e^ε·ν(E) for every event E; here E is a large summed rounded loss. Stops once they are `rtol`
-    apart, or the upper one is at most `enough`.
+    apart.
 
     >>> from remanence.bounds.engine.schedule import Segment
     >>> low, high = log_delta_ends((Segment(0.987386, sample_rate=0.02, steps=1000),), 4.0)
@@ -112,7 +110,7 @@ def log_delta_ends(
     high = min(high, log_sampled(schedule))  # δ ≤ P(the target was ever sampled)
     full, target, spacing = schedule, high - _GUESSED, math.inf
     for _ in range(_MOST_ROUNDS):
-        if high <= enough or high - low <= rtol:
+        if high - low <= rtol:
             break
         schedule = capped(full, target + math.log(rtol) - _CUT)
         order, at = _tilt(schedule, epsilon, removing=True)

@@ -96,6 +96,7 @@ def _shares(head: DenseHead, bias: Tensor | None, inputs: Tensor, labels: Tensor
 Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slots, ...) each
 
 _ROUNDS = 64
+_SIZES = 8  # batch sizes that are tried
 _REFINEMENTS = 3
 _NEARLY = 1e-3  # the share of the gradient that may be unexplained for a refinement to make sense
 _NOISE = 256  # how many rounding errors a neuron's gradient must exceed to be looked at again after peeling
@@ -250,14 +251,14 @@ def reconstruct_at_any_scale(
     return best
 
 
-def likely_sizes(head: DenseHead, layers: Layers, *, precision: float, most: int = 8) -> list[float]:
+def likely_sizes(head: DenseHead, layers: Layers, *, precision: float) -> list[float]:
     """Batch sizes, whole or not, that several neurons of one gradient imply, the likeliest first."""
     tolerance = tolerance_of(precision)
     live = worth_testing(head, layers[0], layers[0][0].abs().amax(-1) > 0, tolerance)
     candidates = find_candidates(head, Remainder.of(head, layers, *_nothing(layers)), live, precision)
     sizes = candidates.batch_size[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
     found = []
-    while len(found) < most:
+    while len(found) < _SIZES:
         value, votes = mode(sizes, tolerance)
         if votes < 2:
             break
@@ -382,11 +383,10 @@ _FINEST = 1e-7  # angles below are not resolved by a product of unit vectors in 
 _POINTS_ALONG = 0.8  # the cosine of the angle by which a loss vector may turn in the course of the steps
 _AT_ONCE = 4096  # rows that are compared, each with each
 _SEEN = 64  # how many tolerances a row's size must be
+_GROUPS = 64  # of parallel rows
 
 
-def parallel_rows(
-    head: DenseHead, layers: list[Layer], precision: float, slots: int = 64
-) -> tuple[Tensor, Tensor]:
+def parallel_rows(head: DenseHead, layers: list[Layer], precision: float) -> tuple[Tensor, Tensor]:
     """Inputs and labels of the largest groups of parallel rows; `precision` is relative to the largest entry."""
     weight, bias = layers[0]
     if bias is None:
@@ -406,7 +406,7 @@ def parallel_rows(
     unit = rows[live] / size[live, None] * bias[live].sign()[:, None]
     same = (2 - 2 * (unit @ unit.mT)).clamp(min=0).sqrt() <= angle[live][:, None] + angle[live]
     inputs, labels = [weight[:0]], [torch.zeros(0, dtype=torch.int64, device=weight.device)]
-    while len(inputs) <= slots and len(live):
+    while len(inputs) <= _GROUPS and len(live):
         counts = same.sum(1)
         best = int(counts.argmax())
         if counts[best] < 2:

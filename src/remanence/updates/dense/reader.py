@@ -222,10 +222,10 @@ def _whole_training(
     return Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
 
 
-def proposed(found: Recovered, trial: int = 0) -> Proposal:
-    """The proposals of an exact attack."""
-    kept = found.found[trial]
-    return Proposal(found.inputs[trial][kept], found.labels[trial][kept], found.shares[trial][kept])
+def proposed(found: Recovered) -> Proposal:
+    """The proposals of an exact attack on one gradient."""
+    kept = found.found[0]
+    return Proposal(found.inputs[0][kept], found.labels[0][kept], found.shares[0][kept])
 
 
 def no_records(one: list[Layer]) -> Proposal:

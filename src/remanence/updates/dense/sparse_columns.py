@@ -34,7 +34,7 @@ from remanence.updates.dense.peeling import Recovered, reconstruct, reconstruct_
 from remanence.updates.rounding import HALF
 from remanence.updates.span import Decomposed
 
-SLOTS, ROUNDS = 256, 24  # records that are looked for at most, and rounds of the search
+_SLOTS, _ROUNDS = 256, 24  # records that are looked for at most, and rounds of the search
 _STEPS = 25  # towards agreement, before columns are looked at again; twice as many at first
 _ROWS = 3  # clearly switched-off rows that a column is found from, times the batch size
 _REWEIGHTINGS, _FLOOR, _COOLING = 15, 0.5, 0.7
@@ -108,15 +108,15 @@ class SparseColumns:
         """The threshold, or where it is larger what rounding makes of a zero: at most `_ZERO`."""
         return max(threshold, min(_ZERO, 1e3 * self.precision))
 
-    def search(self, generator: torch.Generator, rounds: int) -> tuple[Tensor, Tensor]:
+    def search(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Columns of Q, and which of them are settled: they vanish where they should."""
         size = self.size
-        random = torch.randn(rounds, size, size, generator=generator, device=generator.device)
+        random = torch.randn(_ROUNDS, size, size, generator=generator, device=generator.device)
         random = random.to(self.basis)
         known = self.basis.new_zeros(size, size)
         settled = torch.zeros(size, dtype=torch.bool, device=known.device)
         points, idle = torch.linalg.qr(random[0])[0], 0
-        for number in range(rounds):
+        for number in range(_ROUNDS):
             points, columns, fit = self._agree(points, known, settled, _STEPS * (1 if number else 2))
             free = (~settled).nonzero().squeeze(1)
             worth = fit[free] >= min(_CLOSE, float(fit[free].quantile(0.75)))
@@ -236,28 +236,26 @@ def reconstruct_low_rank(
     precision: float,
     even: bool = False,
     seed: int = 0,
-    slots: int = SLOTS,
-    rounds: int = ROUNDS,
     first: Recovered | None = None,
 ) -> Recovered:
-    """Recover each gradient's batch; `rounds` bounds the search, which ends early once all is explained.
+    """Recover each gradient's batch.
 
     Only batches that exclusive neurons do not give away whole (`first`, where it is known) are searched, and what the
-    search finds in part is peeled on from there. At most `slots` samples are returned.
+    search finds in part is peeled on from there.
     """
     if first is None:
-        first = reconstruct_at_any_scale(head, layers, precision=precision, slots=slots)
-    first = first.padded(slots)
+        first = reconstruct_at_any_scale(head, layers, precision=precision, slots=_SLOTS)
+    first = first.padded(_SLOTS)
     complete = first.is_complete(precision)
     for trial in track(range(len(complete)), total=len(complete), what="searching sparse directions"):
         if complete[trial] or precision > HALF:  # half precision hides which entries are zero
             continue
         own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
         generator = torch.Generator(device=own[0][0].device).manual_seed(seed)
-        found = _one_batch(head, own, precision, generator, slots, rounds, even=even)
+        found = _one_batch(head, own, precision, generator, even=even)
         if found.found.sum() > first.found[trial].sum():
             first = first.replaced(
-                trial, reconstruct(head, own, precision=precision, slots=slots, start=found)
+                trial, reconstruct(head, own, precision=precision, slots=_SLOTS, start=found)
             )
     return first
 
@@ -267,16 +265,14 @@ def _one_batch(
     layers: Layers,
     precision: float,
     generator: torch.Generator,
-    slots: int,
-    rounds: int,
     *,
     even: bool,
 ) -> Recovered:
     (rows, bias), within = layers[0], tolerance_of(precision)
     own = None if bias is None else bias[0]
-    columns = SparseColumns.of(head, rows[0], own, precision=precision, even=even, most=slots)
+    columns = SparseColumns.of(head, rows[0], own, precision=precision, even=even, most=_SLOTS)
     if columns is not None:
-        found, settled = columns.search(generator, rounds)
+        found, settled = columns.search(generator)
         if settled.all():
             live = columns.live
             return _solve(head, layers, live, columns.basis[live] @ found, within)
