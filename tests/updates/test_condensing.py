@@ -116,3 +116,9 @@ def test_inputs_that_are_a_little_off_follow_from_the_neurons_that_they_switch_o
     stranger = rough + torch.randn_like(rough)
     kept, _, _ = sharpened(head, left, (stranger, labels[None], shares), 1e-3)
     assert kept is stranger
+
+
+def test_as_many_records_as_the_first_sketch_has_sides_come_back():
+    inputs, labels = batch(16, 3072)
+    head, layers = layers_of(network(numbers=3072, width=800), inputs, labels, torch.bfloat16)
+    assert read_update(head, layers, Rounding.of([torch.bfloat16])).proof.batch_size == 16

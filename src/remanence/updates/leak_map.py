@@ -67,13 +67,13 @@ def _rank(values: Tensor, rounding: Rounding) -> int | None:
     """The rank of a layer's gradient, looked for below 128; None where it is that or more, or as large as the layer."""
     from remanence.updates.span import sketched, span_of_sketch
 
-    least = min(values.shape)
+    least, rank, width = min(values.shape), 0, 1
     for width in (min(_FEW, least), min(_RANKS_UP_TO, least)):  # of a large layer, wide sketches take long
         seen = sketched(values, width)
         rank = span_of_sketch(seen, values, rounding).rank if seen.any() else 0
-        if rank < width:
-            return rank
-    return None
+        if 2 * rank <= width:
+            break
+    return rank if rank < width else None
 
 
 def sections(result: AuditResult) -> list[Section]:

@@ -74,7 +74,7 @@ def _span(weight: Tensor, bias: Tensor | None, rounding: Rounding) -> Tensor:
         seen = sketched(weight, width)
         part = span_of_sketch(seen, weight, rounding)
         rank, directions = part.rank, part.directions
-        if rank < width:
+        if 2 * rank <= width:  # seen from hardly more sides, the smallest of many directions may be hidden
             break
     if rank == width and bias is not None and not rounding.is_coarse:
         live = bias != 0
