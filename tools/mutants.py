@@ -51,8 +51,8 @@ ROOMS = {
     "recorded": "private/audit_run.py private/canaries.py private/consistency.py private/reading.py",
 }
 TESTS = (
-    "tests/bounds tests/results tests/core tests/private tests/report tests/tables tests/networks tests/goldens "
-    "tests/test_referee.py tests/test_contracts.py tests/faults/test_tampering.py tests/faults/test_verify.py "
+    "tests/bounds tests/results tests/core tests/private tests/report tests/tables tests/networks "
+    "tests/test_referee.py tests/faults/test_tampering.py tests/faults/test_verify.py tests/scale/test_journal.py "
     "tests/cli/test_wiring.py tests/cli/test_cli_bounds.py src/remanence/bounds src/remanence/results "
     "src/remanence/core src/remanence/private src/remanence/game.py src/remanence/protocol.py src/remanence/auditing.py"
 )

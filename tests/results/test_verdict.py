@@ -112,6 +112,22 @@ def test_errors_are_summed_up_by_their_median_and_their_worst():
     assert ErrorSummary.of(torch.full((2, 1), math.nan), None, None) == ErrorSummary()
 
 
+@pytest.mark.parametrize(
+    ("proven", "of", "said"),
+    [
+        (None, None, "30 of 40"),
+        (0, 50, "30 of 40"),
+        (9, 50, "9 of 50"),
+        (9, None, "30 of 40"),
+        (41, None, "41"),
+    ],
+)
+def test_what_an_attack_has_done_is_counted_in_proven_records_where_there_are_some(proven, of, said):
+    told = result(Verdict.PROTECTED).done(found(30, 40, proven=proven, proven_of=of))
+    ending = "trials, of an unknown number" if said == "41" else "trials"
+    assert told == f"recovered the target in {said} {ending}"
+
+
 def test_one_proven_record_is_a_fact_and_none_is_nothing():
     for count in (0, 1, 2):
         fact = ProvenRecords(count, 9)
