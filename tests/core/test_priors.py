@@ -116,6 +116,20 @@ def test_sets_are_drawn_without_replacement():
 
 
 @pytest.mark.parametrize(
+    ("prior", "shares"),
+    [
+        (EmpiricalPrior(points(0, 1, 2)), True),
+        (EmpiricalPrior(points(0, 1)), False),
+        (EmpiricalPrior(points(2, 2, 1)), False),  # equal ones are ordinary there
+        (FinitePrior(points(0, 1, 2)), False),  # the adversary knows them all
+        (Uninformed(), False),
+    ],
+)
+def test_targets_that_the_adversary_holds_are_known_from_records_that_occur_once(prior, shares):
+    assert prior.shares_records_with(points(2, 3)) is shares
+
+
+@pytest.mark.parametrize(
     "prior", [Uninformed(), EmpiricalPrior(points(0, 1))], ids=["uninformed", "empirical"]
 )
 def test_a_game_must_say_where_targets_come_from_that_the_adversary_does_not_hold(prior):

@@ -56,6 +56,7 @@ def deterministic_game(**options) -> Game:
 def test_retraining_on_every_candidate_is_exact_for_deterministic_training():
     evidence = play(deterministic_game(), RetrainAndCompare(), trials=60)
     assert evidence.main.successes == 60
+    assert evidence.label_rate.successes == 60
     assert evidence.baseline.value == pytest.approx(1 / 12)
 
 
@@ -183,6 +184,7 @@ def test_sets_of_records_play_the_same_game_with_another_reduction(reduction, co
     # The middle record of three keeps its place when the order is reversed.
     assert evidence.main.rate == (pytest.approx(1 / 3) if reduction is Reduction.EACH else 1)
     assert evidence.main.clusters == (40 if counted > 1 else None)
+    assert evidence.label_rate is None  # it names none
     single = EmpiricalPrior(population).baseline(game.criterion).value
     assert evidence.baseline.value == pytest.approx(min(1, factor * single))
 
