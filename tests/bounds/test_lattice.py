@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bounds_by_hand import rounded_test, two_steps
+from bounds_by_hand import rounded_test, tail, two_steps
 from scipy.optimize import brentq
 
 from remanence.bounds.engine.closed_forms import gaussian_success, single_step_success
@@ -36,6 +36,15 @@ def test_one_quantised_step_keeps_both_laws_whole(noise, rate, records, spacing)
     step = quantise(Segment(noise, rate, 1, records).capped(-45), spacing=spacing, order=0.0, log_mass=-45)
     for law, tilt in ((step.null, 0), (step.alternative, 0), (step.spread, 0), (step.spread, 1)):
         assert np.exp(law + tilt * step.losses).sum() == pytest.approx(1, abs=1e-13)
+
+
+@pytest.mark.parametrize(("noise", "rate", "spacing"), [(0.8, 0.3, 0.25), (2.0, 0.01, 1e-3)])
+def test_a_loss_is_rounded_to_the_nearest_point(noise, rate, spacing):
+    step = quantise(Segment(noise, rate).capped(-45), spacing=spacing, order=0.0, log_mass=-45)
+    losses = step.losses[2:12]
+    for law, present in ((step.null, False), (step.alternative, True)):
+        tails = [tail(losses + side * spacing / 2, noise, rate, present=present) for side in (-1, 1)]
+        assert np.exp(law[2:12]) == pytest.approx(tails[0] - tails[1], rel=1e-9)
 
 
 def test_a_law_that_is_not_whole_is_an_error(monkeypatch):

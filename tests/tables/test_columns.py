@@ -18,6 +18,7 @@ from remanence.auditing import AuditResult
 from remanence.core.exceptions import UnreadableAuditError
 from remanence.core.rates import SuccessRate
 from remanence.report import words
+from remanence.results.findings import Words
 from remanence.results.verdict import Policy, Verdict
 from remanence.tables.attacks import PublishedStatistics, StoredInObject, WholeObject
 from remanence.tables.single_columns import Columns, PartRate, part_rates
@@ -47,6 +48,20 @@ def test_each_of_five_columns_has_a_fifth_of_the_doubt():
 def test_a_column_tells_something_above_its_control_and_above_a_guess(control, guess, tells):
     found = Columns((PartRate("age", SuccessRate(900, 1000), SuccessRate(control, 1000), guess),))
     assert found.tells is found.exposes(Policy(0.1)) is tells
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [(0, ""), (1, " So did one more."), (2, " 2 more columns came back, too.")]
+)
+def test_the_surest_column_is_the_headline(more, said):
+    none = SuccessRate(0, 40)
+    others = [PartRate(str(n), SuccessRate(30, 40), none, 0.1) for n in range(more)]
+    found = Columns(
+        (*others, PartRate("age", SuccessRate(40, 40), none, 0.25), PartRate("sex", none, none, 0.5))
+    )
+    assert found.headline(Words(many="records")) == (
+        f"The column age came back in 40 of 40 records; a guess finds it 250 times in 1000.{said}"
+    )
 
 
 def test_a_scaler_exposes_columns_though_no_row_comes_back(scaler_alone):
