@@ -29,6 +29,7 @@ from remanence.report.frequencies import thousandths
 from remanence.report.words import tightest
 from remanence.results.findings import ProvenRecords, WholeRecords
 from remanence.results.verdict import decide
+from remanence.tables.single_columns import Columns, PartRate
 
 DATA: Records = synthetic(40, classes=2, seed=3)
 
@@ -114,6 +115,15 @@ def proven(count: int, of: int | None):
     return judged(replace(found, evidence=(replace(found.strongest, proven=count, proven_of=of),)))
 
 
+AGE = Columns((PartRate("age", SuccessRate(36, 40), SuccessRate(0, 40), 0.01),))
+
+
+def one_column():
+    """No whole record came back; the column of ages did."""
+    found = made_up(0, 40)
+    return judged(replace(found, evidence=(replace(found.strongest, findings=(AGE,)),)))
+
+
 def bounded(success: float):
     found = made_up(1, 400)
     return judged(replace(found, bounds=(Bound("a proof", math.log(success), ("nothing",), HAYES_2023),)))
@@ -122,7 +132,7 @@ def bounded(success: float):
 MADE_UP = {
     "everything": lambda: made_up(442, 442),
     "nothing": lambda: made_up(0, 200),
-    "a third": lambda: made_up(70, 210, limit=0.2),
+    "one column": one_column,
     "as the control": lambda: made_up(150, 250, control=160),
     "as a guess": lambda: made_up(150, 250, guess=0.65),
     "below a high limit": lambda: made_up(50, 100, limit=0.9),

@@ -9,14 +9,13 @@ import jsonschema
 import pytest
 from markupsafe import escape
 
-from audit_results import poisoned, result
+from audit_results import AGE, one_column, poisoned, result
 from remanence import Policy, SuccessRate, Verdict, audit
 from remanence.report.dossier import criteria
 from remanence.report.exchange import junit, sarif
 from remanence.report.markdown import compare, model_card, summary
 from remanence.report.remedies import python
 from remanence.report.writing import FORMATS
-from remanence.tables.single_columns import Columns, PartRate
 from remanence.targets import TARGETS
 
 SARIF = {  # kind, level, rule
@@ -50,9 +49,6 @@ def test_to_run_it_again_takes_as_many_trials_not_as_many_records():
     assert "trials=40," in python(replace(found, evidence=(several,)))
     single = replace(several, main=SuccessRate(90, 120))
     assert "trials=120," in python(replace(found, evidence=(single,)))
-
-
-AGE = Columns((PartRate("age", SuccessRate(36, 40), SuccessRate(0, 40), 0.01),))
 
 
 @pytest.mark.parametrize(
@@ -326,11 +322,36 @@ def test_other_tools_read_the_same_verdict_and_numbers():
         (component,) = json.loads(FORMATS["cyclonedx"](found))["components"]
         metrics = component["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
         assert float(metrics[0]["value"]) == pytest.approx(found.evidence[0].main.rate, rel=1e-5)
-    exposed = result(Verdict.EXPOSED)
-    (subject,) = json.loads(FORMATS["in-toto"](exposed))["subject"]
-    assert subject["digest"]["sha256"] == exposed.subject["sha256"].get(
-        "release", exposed.subject["sha256"]["data"]
+
+
+def test_other_tools_read_the_number_that_decided():
+    found = one_column()
+    assert found.verdict is Verdict.EXPOSED
+    (entry,) = json.loads(FORMATS["eval-results"](found))
+    assert entry["value"] == 0.9
+    assert "attack_rate: 0.9\n" in model_card(found)
+    assert json.loads(sarif(found))["runs"][0]["results"][0]["properties"]["rate"] == 0.9
+    (component,) = json.loads(FORMATS["cyclonedx"](found))["components"]
+    metrics = component["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
+    assert [each["value"] for each in metrics] == ["0.9", "0"]
+    attack, _ = ET.fromstring(junit(found)).iter("failure")  # noqa: S314
+    assert (
+        attack.text
+        == "The column age came back in 36 of 40 records; a guess finds it 10 times in 1000. Limit 100 in 1000"
     )
+
+
+@pytest.mark.parametrize("name", ["release", "released", "model", "gradients"])  # as the doors call it
+def test_a_statement_is_about_what_was_released(name):
+    hashes = {"data": 64 * "1", "targets": 64 * "2", name: 64 * "3"}
+    found = result(Verdict.EXPOSED)
+    found = replace(found, subject={**found.subject, "sha256": hashes})
+    (subject,) = json.loads(FORMATS["in-toto"](found))["subject"]
+    (component,) = json.loads(FORMATS["cyclonedx"](found))["components"]
+    assert subject["digest"]["sha256"] == component["hashes"][0]["content"] == 64 * "3"
+    wrong = replace(found, subject={**found.subject, "sha256": {name: "no hash"}})
+    (subject,) = json.loads(FORMATS["in-toto"](wrong))["subject"]
+    assert subject["digest"]["sha256"] == wrong.digest()
 
 
 @pytest.mark.parametrize("verdict", Verdict)

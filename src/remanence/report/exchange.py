@@ -15,6 +15,7 @@ from remanence.core.plain_text import plainly
 from remanence.report import frequencies, words
 from remanence.report.frequencies import thousandths
 from remanence.results.evidence import Evidence
+from remanence.results.findings import Row, WholeRecords
 from remanence.results.storage import DOCUMENT
 from remanence.results.verdict import Verdict, exposing, lowest
 
@@ -57,6 +58,8 @@ def _attack(result: AuditResult, evidence: Evidence) -> Case:
     elif evidence.rejects_the_claim:
         outcome, why = "failure", " ".join(["refutes the claim of the training.", *words.claim(evidence)])
     elif reasons := exposing(evidence, result.evidence, result.policy):
+        if not isinstance(reasons[0], WholeRecords):
+            numbers = f"Limit {thousandths(limit)} in 1000"
         outcome, why = "failure", f"{reasons[0].headline(result.words)} {numbers}"
     elif evidence.main.lower > limit:
         why = f"above the limit, but not certainly more than without the release: {numbers}"
@@ -143,11 +146,7 @@ def sarif(result: AuditResult) -> str:
             "verdict": str(result.verdict),
             "limit": result.policy.max_success,
             "attack": best.attack,
-            "rate": best.main.rate,
-            "lower": best.main.lower,
-            "upper": best.main.upper,
-            "control": best.control.rate,
-            "baseline": best.baseline.value,
+            **words.measured(result),
             "bound": None if ceiling is None else ceiling.success,
             "bound_of": None if ceiling is None else ceiling.whose,
             "caveats": [caveat.id for caveat in words.caveats(result)],
@@ -217,7 +216,11 @@ def in_toto(result: AuditResult) -> str:
 def cyclonedx(result: AuditResult) -> str:
     """A CycloneDX 1.6 document whose one component carries the result in its model card."""
     ceiling = words.tightest(result)
-    metrics = [_metric(evidence) for evidence in result.evidence]
+    rows = {each.attack: Row.of(each.attack, each.main, "attack") for each in result.evidence}
+    if not isinstance(result.reason, WholeRecords):
+        decided = [row for row in result.reason.rows() if row.role == "attack"]
+        rows = {words.headline(result): row for row in decided[:1]} | rows
+    metrics = [_metric(row, told) for told, row in rows.items()]
     if ceiling is not None:
         told = {"type": "proven ceiling of reconstruction", "value": f"{float(ceiling.success):.6g}"}
         metrics.append({**told, "slice": ceiling.whose})
@@ -250,29 +253,32 @@ def eval_results(result: AuditResult) -> str:
     best = result.strongest
     entry = {
         "dataset": {"id": "remanence/reconstruction", "task_id": best.attack},
-        "value": best.main.rate,
+        "value": words.measured(result)["rate"],
         "date": str(result.environment.get("started", ""))[:10],
         "notes": f"{result.verdict}: {words.headline(result)} Limit {result.policy.max_success:g}.",
     }
     return _written([entry])
 
 
-def _metric(evidence: Evidence) -> dict[str, Any]:
-    ends = {"lowerBound": f"{evidence.main.lower:.6g}", "upperBound": f"{evidence.main.upper:.6g}"}
+def _metric(row: Row, told: str) -> dict[str, Any]:
+    ends = {"lowerBound": f"{row.lower:.6g}", "upperBound": f"{row.upper:.6g}"}
     return {
         "type": "success of reconstruction",
-        "value": f"{evidence.main.rate:.6g}",
-        "slice": evidence.attack,
+        "value": f"{row.share:.6g}",
+        "slice": told,
         "confidenceInterval": ends,
     }
 
 
+# The names of what was released in audit.json; the targets or the data where every trial releases anew.
+_RELEASED = ("release", "released", "model", "gradients", "targets", "data")
+
+
 def _digest(result: AuditResult) -> str:
-    """Of the numbers released, not of a file; of the targets where every trial releases anew. As in audit.json."""
+    """The SHA-256 of the numbers released, not of a file, as in audit.json; else of the result itself."""
     hashes = result.subject.get("sha256", {})
-    return str(
-        next((hashes[name] for name in ("release", "targets", "data") if name in hashes), result.digest())
-    )
+    found = next((hashes[name] for name in _RELEASED if name in hashes), "")
+    return found if re.fullmatch("[0-9a-f]{64}", str(found)) else result.digest()
 
 
 def _written(document: Any) -> str:

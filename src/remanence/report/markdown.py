@@ -65,15 +65,15 @@ def _sections(result: AuditResult) -> list[str]:
 def model_card(result: AuditResult) -> str:
     """A section for a model card, with the same numbers as YAML for machines."""
     best, ceiling = result.strongest, words.tightest(result)
-    model = result.threat_model
+    model, found = result.threat_model, words.measured(result)
     values = {
         "verdict": str(result.verdict),
         "limit": result.policy.max_success,
         "attack": best.attack,
-        "attack_rate": best.main.rate,
-        "attack_lower": best.main.lower,
-        "attack_upper": best.main.upper,
-        "baseline": best.baseline.value,
+        "attack_rate": found["rate"],
+        "attack_lower": found["lower"],
+        "attack_upper": found["upper"],
+        "baseline": found["baseline"],
         "bound": None if ceiling is None else ceiling.success,
         "bound_of": None if ceiling is None else ceiling.whose,
         "threat_model": f"sees {model['sees']}; knows {'; '.join(model['knows'])}",

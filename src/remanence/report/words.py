@@ -323,6 +323,19 @@ def decided(result: AuditResult, role: str = "attack") -> str:
     return shown(rows[0]) if rows else interval(result.strongest.main)
 
 
+def measured(result: AuditResult) -> dict[str, float]:
+    """The shares behind the verdict, for other tools: those of whole records unless another finding decided."""
+    best, reason = result.strongest, result.reason
+    told = {"rate": best.main.rate, "lower": best.main.lower, "upper": best.main.upper}
+    told |= {"control": best.control.rate, "baseline": best.baseline.value}
+    for row in [] if isinstance(reason, WholeRecords) else reason.rows():
+        if row.role == "attack":
+            told |= {"rate": row.share, "lower": row.lower, "upper": row.upper}
+        else:
+            told["control" if row.role == "control" else "baseline"] = row.share
+    return told
+
+
 def literature(result: AuditResult) -> list[str]:
     """The publications behind the attacks and bounds that ran."""
     shorts = [evidence.reference for evidence in result.evidence]
