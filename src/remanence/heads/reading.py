@@ -126,13 +126,18 @@ def load_backbone(name: str, weights: Path | None = None, device: str | torch.de
     path, colon, factory = name.rpartition(":")
     found = call_factory(Path(path), factory, "a module") if colon else None
     if not isinstance(found, nn.Module):
+        hint = (
+            f"return model, at the end of {factory}"
+            if colon
+            else f"--backbone backbone.py:make --weights {name}"
+        )
+        if name.endswith(".py"):
+            hint = f"--backbone {name}:{next(iter(functions_in(Path(name))), 'make')}"
         raise InputError(
             "The backbone is not a function that returns a network.",
             needs="path/to/file.py:factory, where factory() returns a torch.nn.Module; its weights go to --weights",
-            got=name if found is None else f"{name}, which returns a {type(found).__name__}",
-            hint=f"--backbone {name}:{next(iter(functions_in(Path(name))), 'make')}"
-            if name.endswith(".py")
-            else f"--backbone backbone.py:make --weights {name}",
+            got=f"{name}, which returns a {type(found).__name__}" if colon else name,
+            hint=hint,
         )
     if weights is not None:
         _give_weights(found, weights)
