@@ -36,13 +36,15 @@ def report(result: AuditResult) -> str:
         )
         for caveat, names in words.caveats(result).items()
     ]
+    rates = {evidence.attack: _true_positives(result, evidence) for evidence in result.evidence}
+    relative = any("relative" in text for text in rates.values())
     return template("report.html.jinja").render(
         card=_card(result),
         result=result,
         words=words,
         caveats=raised,
         catalogue=catalogue(),
-        rates={evidence.attack: _true_positives(result, evidence) for evidence in result.evidence},
+        rates=rates,
         seconds={name: f"{value:.1f}" for name, value in result.environment.get("seconds", {}).items()},
         roc=figures.roc(result),
         errors=figures.errors(result),
@@ -52,7 +54,7 @@ def report(result: AuditResult) -> str:
         remedies=remedies(result),
         command=command(result),
         python=python(result),
-        glossary=GLOSSARY,
+        glossary={word: told for word, told in GLOSSARY.items() if relative or word != "relative"},
         style=style(),
     )
 
