@@ -36,6 +36,10 @@ def test_a_report_fits_a_telephone_and_four_printed_pages(watch, tmp_path, verdi
     assert 1 <= watched.printed(f"report-{verdict.lower()}") <= 4
 
 
+_SCROLLING = """() => [...document.querySelectorAll(".table")]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.ariaLabel)"""
+
+
 @pytest.mark.parametrize("door", doors(), ids=lambda door: door.name)
 def test_every_attack_of_a_door_with_every_caveat_fits_four_printed_pages(watch, tmp_path, door):
     found = result(Verdict.EXPOSED)
@@ -50,6 +54,8 @@ def test_every_attack_of_a_door_with_every_caveat_fits_four_printed_pages(watch,
     watched.keep(f"report-everything-{door.name}")
     assert watched.violations() == []
     assert watched.overflows() == []
+    watched.page.set_viewport_size({"width": 1280, "height": 900})
+    assert watched.page.evaluate(_SCROLLING) == []  # no column of a table is out of sight
     assert watched.printed(f"report-everything-{door.name}") <= 4
     assert watched.too_wide_for_paper() == []
 

@@ -186,6 +186,9 @@ def test_the_unluckiest_records_and_classes_come_first():
     assert sum(row.rate.successes for row in by_class) == found.strongest.main.successes
     assert all(row.rate.confidence == pytest.approx(0.975) for row in by_class)
     assert "class by class" in Page(report(found)).text
+    assert "no class is exposed" not in Page(report(found)).text
+    idle = replace(best, control=best.main, arrays=found.strongest.arrays)  # as much without the training
+    assert "no class is exposed by these numbers" in Page(report(replace(found, evidence=(idle,)))).text
     assert records(result(Verdict.PROTECTED)) == []
 
 
