@@ -128,7 +128,7 @@ def _lines(answer: Answer, training: Batching, person: Person, candidates: int |
         yield f"\nAt most for {person.whose}, by how records get into batches:"
         yield from (f"  {key:14} {words:>15}" for key, words in ways.items())
     yield "\nThis holds if"
-    yield from (f"  - {assumption};" for assumption in best.assumptions)
+    yield from (f"  - {assumption}" for assumption in best.assumptions)
     yield f"Method: {answer.method} ({best.reference.short})."
 
 
