@@ -264,3 +264,13 @@ def test_a_claim_of_next_to_no_noise_promises_nothing():
 def test_an_epsilon_is_told_with_its_delta():
     found = ClaimTest([Segment(1.0)], GuessCount(30, 30, 100)).findings()
     assert (found["delta"], found["claimed_epsilon"]) == (1e-5, epsilon_upper(Segment(1.0), 1e-5))
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_log_odds_of_an_ideal_canary_are_normal_in_full_batches(inside):
+    """4 steps of noise 2: mean ±4/(2·4), variance 4/4; 20,000 draws, five standard deviations."""
+    targets = Records(torch.full((20_000, 1, 1), 0.0 if inside else -1.0), torch.zeros(20_000, 1))
+    training = planted.RecordedTraining(noise_multiplier=2.0, sample_rate=1.0, steps=4)
+    odds = training.release(None, targets, torch.Generator().manual_seed(0))["log_odds"][:, 0]
+    assert float(odds.mean()) == pytest.approx(0.5 if inside else -0.5, abs=5 / math.sqrt(20_000))
+    assert float(odds.var()) == pytest.approx(1.0, abs=5 * math.sqrt(2 / 20_000))
