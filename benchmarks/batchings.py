@@ -146,7 +146,7 @@ def put_in(
 ) -> tuple[float, float]:
     """Draws of 100 for a person with several records: all others are opposite, or where they are left out 0."""
     counts, apart = np.arange(records + 1), 1 if left_out else 2
-    weights = hypergeom(100 * setting.batches, records, 100).pmf(counts)
+    weights = hypergeom.pmf(counts, 100 * setting.batches, records, 100)
 
     def loss(present: bool, count: int) -> np.ndarray:
         inside = generator.choice(counts, (count, setting.run.steps), p=weights / weights.sum()) * present
