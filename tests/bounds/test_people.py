@@ -338,3 +338,11 @@ def test_noise_for_a_person_is_certified_for_them():
         0.01, noise_multiplier=0.995 * found.noise_multiplier, sample_rate=0.01, steps=1000, person=Person(5)
     )
     assert less.success > 0.05
+
+
+def test_a_tilt_too_steep_for_the_first_lattice_is_met_by_a_finer_one():
+    # Sampled so rarely that the inverse of the bound is asked for next to 1: this once never ended.
+    rate, steps, guess = 1 / 49873, 19, 3.67e-8
+    person = Person(2, "people", replaced=True)
+    found = dpsgd(guess, noise_multiplier=0.212, sample_rate=rate, steps=steps, person=person)
+    assert guess < float(found.success) < guess + 2 * (1 - (1 - rate) ** steps)  # never sampled: a guess

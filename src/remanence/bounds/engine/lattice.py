@@ -76,6 +76,8 @@ class LatticePair:
 
     def bracket(self, log_baseline: float) -> tuple[Bracket, float]:
         """The bracket, and how much of its width is slack for numerical errors instead of spacing."""
+        if abs(self.order) * self.upper.spacing > _LARGEST:  # too coarse for this tilt: nothing is known yet
+            return Bracket(-math.inf, 0.0), 0.0
         log_upper, comp_lower, slack = self._dominated(log_baseline)
         log_lower, comp_upper, test_slack = self._tested(log_baseline)
         return Bracket(log_lower, log_upper, comp_lower, comp_upper), max(slack, test_slack)

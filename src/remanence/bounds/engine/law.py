@@ -135,10 +135,12 @@ class Law:
             else:
                 found = low + int(np.searchsorted(np.cumsum(weighted), target))
             direction = 1 if found >= high - 1 and high < count else -1 if found <= low and low > 0 else 0
-            if direction == 0 or direction == -heading:
+            further = min(max(reference + direction * reach, 0), count - 1)
+            if (
+                further == reference or direction == -heading
+            ):  # a tilt may be so steep that nothing is in reach
                 return found
-            heading = direction
-            reference = min(max(reference + direction * reach, 0), count - 1)
+            reference, heading = further, direction
 
 
 @dataclass(frozen=True)
