@@ -177,7 +177,7 @@ def test_a_limit_that_any_noise_meets_takes_the_smallest_that_is_looked_at():
 def test_a_search_finds_the_noise_from_any_start(guess):
     # A rough value with an error once gave a slope from which the search ran out of the range.
     settings = {"delta": 1e-9, "sample_rate": 0.0177827941, "steps": 10**6}
-    most = noise_for_epsilon(93.7, enough=False, guess=guess, **settings)
-    least = noise_for_epsilon(93.7, guess=guess, **settings)
+    most = noise_for_epsilon(93.71548965043829, enough=False, guess=guess, **settings)
+    least = noise_for_epsilon(93.71548965043829, guess=guess, **settings)
     assert most <= least <= most * (1 + 2e-4)
     assert least == pytest.approx(2.0928, rel=2e-4)
