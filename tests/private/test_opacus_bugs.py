@@ -3,12 +3,15 @@
 import importlib.util
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from loops import made_private, step
 
 from remanence.bounds import dpsgd
+from remanence.private import seeds
 from remanence.private.audit_run import audit_run
 from remanence.private.consistency import read_run
 from remanence.private.opacus_batches import RecordMarks
@@ -23,8 +26,18 @@ _SPEC.loader.exec_module(bugs)
 PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "recorded-runs.md"
 # What the page says of every bug: its verdicts, and the names of what was found.
 SAID = {name: rest for name, *rest in re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", PAGE.read_text(), re.M)}
-BY_CHANCE = {"20 records come three times as often", "a second loss, after the noise"}  # accused, or not
+BY_CHANCE = {  # accused, or not
+    "20 records come three times as often",
+    "a second loss, after the noise",
+    "signs of the raw sum",
+}
 BUGS = {**bugs.TODAY, **bugs.FOUND, **bugs.OWN, **bugs.LATER, **bugs.LATEST}
+
+
+@pytest.fixture(autouse=True)
+def _the_systems_randomness_is_the_same_in_every_run(monkeypatch):
+    """A correct loop under autocast is UNPROVEN in a few runs of a hundred (docs/evidence/recorded-runs.md)."""
+    monkeypatch.setattr(seeds, "os", SimpleNamespace(urandom=np.random.default_rng(1).bytes))
 
 
 def recorded(folder, **settings):

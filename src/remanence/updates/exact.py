@@ -1,6 +1,6 @@
 """The attack on updates: records out of the span of a layer's gradient, stage by stage.
 
-The network's input decides the stages (`reading.recognise`):
+The network's input decides the stages (`opening.recognise`):
 
 - *Dense layers*. Samples with exclusive neurons are read off and subtracted (Pan et al. 2022). Parallel rows give
   samples after any number of steps. Whole batches are solved for within the span of the first layer's gradient. Its

@@ -5,7 +5,7 @@ entered the layer. The first attention layer's input at a position depends only 
 so every token of the vocabulary can be tested. The second layer's input depends on the tokens before it, so
 that a causal sequence can be grown token by token, keeping those that stay in the span (Petrov et al. 2024, DAGER).
 Queries alone miss the first token of every sequence, which attends to nothing but itself; keys and values do not.
-The last token gets no gradient in the attention: it is a label only, and `texts` solves for it.
+The last token gets no gradient in the attention: it is a label only, and `reader.py` solves for it.
 """
 
 from __future__ import annotations
