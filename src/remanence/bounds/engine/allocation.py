@@ -11,8 +11,8 @@ The law of the sum with the record is (size-biased Y) ∗ Y^{∗(b−1)}, by FFT
 of losses ("connect the dots"), and composed over the passes. *Below.* The test that rounds every Y to the lattice, sums
 them and rounds the logarithm of the sum: its size and power are computed from its own two laws.
 
-It covers adaptive gradients of at most 1: y_t = c·x_t + √(1 − c²)·w_t, with c and the direction chosen from what came
-earlier releases, turns the pair above into that of a shorter gradient, step by step.
+It covers adaptive gradients of at most 1: y_t = c·x_t + √(1 − c²)·w_t, with c and the direction chosen from what the
+earlier releases showed, turns the pair above into that of a shorter gradient, step by step.
 """
 
 from __future__ import annotations
