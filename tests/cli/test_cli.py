@@ -273,6 +273,7 @@ def test_a_file_or_folder_of_a_door_names_its_command(run, tmp_path, name, comma
         ("audit digits-noisy-sum --model base", "remanence text"),
         ("bound --method fano", "certified"),
         ("table model.skops --prior public.csv", "guess from the other rows"),
+        ("table model.skops --fixed-totals arm", "--known columns:arm"),
         ("run recording --accuse-at=0.1", "0.001"),
         ("head head.safetensors --hidden 10", "--recipe"),
         ("text folder --names names.txt", "spans"),

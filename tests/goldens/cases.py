@@ -87,7 +87,6 @@ from remanence.tables.sklearn import (
     leave_one_out,
     shortlist_game,
     table_game,
-    with_fixed_totals,
     with_known,
 )
 from remanence.targets import TARGETS
@@ -141,7 +140,6 @@ SLOW = (
     "table/boosting",
     "table/components",
     "table/discriminant",
-    "table/fixed-totals",
     "table/forest",
     "table/known-columns",
     "table/logistic",
@@ -812,12 +810,6 @@ def no_other_row() -> AuditResult:
     return audit(with_known(game, others=False), trials=60, seed=4)
 
 
-def fixed_totals() -> AuditResult:
-    frame, labels = patients()
-    game = table_game(fitted(prepared(TIGHT), frame, labels), frame, labels)
-    return audit(with_fixed_totals(game, ["age"]), trials=60, seed=4)
-
-
 def other_table(estimator: Any, *, halves: bool = False) -> AuditResult:
     """A model and a table that it was not fitted on."""
     frame, labels = patients()
@@ -879,7 +871,6 @@ case("table/closed-form-logistic", lambda: closed_form(TIGHT, "breast_cancer"))
 case("table/closed-form-lasso", lambda: closed_form(linear.Lasso(0.5, tol=1e-12), "diabetes"))
 case("table/known-columns", known_columns)
 case("table/no-other-row", no_other_row)
-case("table/fixed-totals", fixed_totals)
 case("table/shortlist", shortlist)
 case("table/refused-other-logistic", lambda: other_table(prepared(TIGHT)))
 case("table/refused-other-forest", lambda: other_table(prepared(_CLASSIFIERS["forest"])))

@@ -91,7 +91,6 @@ MISTAKES = {
     f"{OWN} --known some": "--known columns:age",
     f"{OWN} --known columns:star": "no such column for --known",
     f"{OWN} --known none": "No attack is known that recovers a row",
-    f"{OWN} --fixed-totals star": "no such column for --fixed-totals",
 }
 
 

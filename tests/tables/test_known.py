@@ -1,4 +1,4 @@
-"""What the adversary knows: no other row, some columns of the missing one, fixed totals.
+"""What the adversary knows: no other row, some columns of the missing one.
 
 What a guess achieves with that alone is compared with counts by hand.
 """
@@ -7,16 +7,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from patients import parts, patients, prepared
+from patients import patients, prepared
 from sklearn import linear_model as linear
 from sklearn import neighbors, preprocessing
 from sklearn.dummy import DummyClassifier
 from sklearn.pipeline import make_pipeline
 
 from remanence import Criterion, InputError, Policy, Records, audit, mismatch
-from remanence.tables.attacks import PublishedStatistics, StoredInObject, WholeObject
+from remanence.tables.attacks import StoredInObject, WholeObject
 from remanence.tables.guesses import guesses_from_others
-from remanence.tables.sklearn import table_game, with_fixed_totals, with_known
+from remanence.tables.sklearn import table_game, with_known
 
 
 def records(rows, labels=None):
@@ -24,8 +24,8 @@ def records(rows, labels=None):
     return Records(table, torch.zeros(len(table)) if labels is None else torch.tensor(labels))
 
 
-def guess(data, criterion, totals=None):
-    return guesses_from_others(data, [criterion], totals)[0]
+def guess(data, criterion):
+    return guesses_from_others(data, [criterion])[0]
 
 
 EXACT = Criterion(mismatch, threshold=0.5)
@@ -50,16 +50,6 @@ def test_a_label_must_be_right_where_the_criterion_asks_for_it():
     assert guess(data, Criterion(mismatch, 0.5, label_scale=1.0)).value == 2 / 6
 
 
-def test_totals_that_a_design_fixes_tell_what_is_missing():
-    draw = np.random.default_rng(0)
-    data = records(draw.permutation([[1.0, 0.0]] * 8 + [[0.0, 1.0]] * 8).tolist())
-    assert guess(data, EXACT).value == 0  # the others always hold one more of the other kind
-    assert guess(data, EXACT, torch.tensor([8.0, 8.0, torch.nan])).value == 1
-    assert guess(data, EXACT, torch.tensor([8.0, torch.nan, torch.nan])).value == 0
-    with pytest.raises(InputError, match="totals do not fit"):
-        guess(data, EXACT, torch.tensor([8.0]))
-
-
 def test_many_records_are_guessed_from_a_sample():
     data = records((torch.arange(5000.0) % 10 == 0).double()[:, None].tolist())
     assert guess(data, EXACT).value == pytest.approx(0.9, abs=0.03)  # 2 standard deviations of 500 records
@@ -73,10 +63,6 @@ def test_words_alone_are_mostly_guessed_and_said_to_be():
     both = frame.value_counts(normalize=True)
     assert found.baseline.value == pytest.approx(both.max(), abs=0.01)
     assert found.baseline.value > 0.3
-
-
-def rates(result):
-    return {part.name: part for part in parts(result.strongest)}
 
 
 def test_rows_in_the_object_need_no_knowledge():
@@ -124,14 +110,3 @@ def test_a_guess_uses_what_is_given():
     )
     assert game.baseline().value < 0.1
     assert with_known(game, columns=["income"]).baseline().value == 1  # somebody else has the same income
-
-
-def test_totals_that_a_design_fixes_are_no_leak():
-    frame, labels = patients()
-    model = prepared(DummyClassifier()).fit(frame, labels)
-    game = with_fixed_totals(table_game(model, frame, labels), ["age"])
-    assert torch.isnan(game.totals).sum() == len(game.totals) - 1
-    found = rates(audit(game, [PublishedStatistics()]))
-    assert found["age"].main.rate == found["age"].guess == 1
-    assert not found["age"].tells
-    assert found["income"].tells

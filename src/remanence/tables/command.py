@@ -40,10 +40,6 @@ class TableOptions:
         "What the adversary knows: all-but-one, the other rows; none; or columns:a,b, the other rows and "
         "these columns of the missing one.",
     ] = "all-but-one"
-    fixed_totals: Annotated[
-        str | None,
-        "Columns whose totals a design fixes, such as the arm of a balanced trial: the guess uses them too.",
-    ] = None
 
 
 def table(
@@ -89,7 +85,7 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
     """The game of a model file and a table file."""
     from remanence.tables.parts import final_estimator
     from remanence.tables.reading import load_estimator, read_table
-    from remanence.tables.sklearn import learns_from_labels, with_fixed_totals, with_known
+    from remanence.tables.sklearn import learns_from_labels, with_known
 
     assert options.data is not None
     estimator, frame = (
@@ -109,8 +105,6 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
         features = features[list(names)]  # columns are matched by name, whatever their order in the file
     own = frame[weights[0]] if weights else None
     game = _first_that_belongs(estimator, features, labels, own)
-    fixed = columns_named(options.fixed_totals, [*game_columns(game), label], "--fixed-totals")
-    game = with_fixed_totals(game, fixed, label)
     if options.known == "all-but-one":
         return game
     if options.known == "none":

@@ -30,6 +30,7 @@ DOOR = Door(
         ("audit --data", "audit --table"), "remanence table model.skops --data train.csv --label outcome"
     )
     | {
-        "table --prior": "remanence table without it: the guess from the other rows knows more than a public table"
+        "table --prior": "remanence table without it: the guess from the other rows knows more than a public table",
+        "table --fixed-totals": "--known columns:arm, for a column that a design fixes: it is not asked for",
     },
 )

@@ -74,7 +74,6 @@ class LeaveOneOut(AnyGame[MechanismT]):
     bounds: tuple[Bound, ...] = ()  # ceilings that are proven for this game
     given: Given | None = None  # what the adversary knows of the missing record itself
     others_known: bool = True  # whether the adversary knows the other records
-    totals: Tensor | None = None  # fixed by a design: per feature and of the label, NaN where free
     columns: tuple[str, ...] = ()  # names of the features, for the private page
     fitting: Fitting | None = field(
         default=None, compare=False, repr=False
@@ -171,7 +170,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
     def _guess(self, criteria: Sequence[Criterion]) -> list[Baseline]:
         # If the others are unknown too, this overstates the guess, so no attack looks better for it.
         given = None if self.given is None else self.given.error
-        return guesses_from_others(self.data, criteria, self.totals, given)
+        return guesses_from_others(self.data, criteria, given)
 
     def caveats(self) -> tuple[Caveat, ...]:
         """The trials share one release."""

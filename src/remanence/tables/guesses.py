@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from remanence.core.baseline import Baseline
-from remanence.core.checks import shaped
 from remanence.core.errors import Criterion, Error, Reduction
 from remanence.core.records import Records
 
@@ -21,23 +20,18 @@ _AT_ONCE = 2**21
 def guesses_from_others(
     data: Records,
     criteria: Sequence[Criterion],
-    totals: Tensor | None = None,
     given: Error | None = None,
 ) -> list[Baseline]:
     """How often the best of a few guesses is right by each criterion, measured on the records themselves.
 
-    The guesses are the record that meets most of the others, the record nearest to their mean, and that mean. Where a
-    design fixes `totals` (one per feature and one for the label, NaN where free), as in a balanced trial, the known
-    records determine the missing one's contribution, and the first guess is corrected by it. Where some columns of
-    the missing record are `given`, the other record that is nearest in these is a guess as well.
+    The guesses are the record that meets most of the others, the record nearest to their mean, and that mean. Where
+    some columns of the missing record are `given`, the other record that is nearest in these is a guess as well.
 
     >>> yes_or_no = Records(torch.tensor([[1.0]] * 9 + [[0.0]]), torch.zeros(10))
     >>> guesses_from_others(yes_or_no, [Criterion(threshold=0.1)])[0].value
     0.9
     """
     count, width = len(data), data.flat.shape[-1]
-    if totals is not None:
-        shaped("totals", totals, (width + 1,), "one per feature and one for the label, NaN where it is free")
     most = min(count, _RECORDS, max(2, int((_NUMBERS / width) ** 0.5)))
     chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].sort().values
     asked, flat = data[chosen], data.flat.double()
@@ -57,8 +51,6 @@ def guesses_from_others(
         common = asked[(alike.sum(0) - alike.int()).masked_fill(own, -1).argmax(1)]
         mean = replace(common, features=means.view_as(asked.features).to(asked.features.dtype))
         guesses = {"the commonest other record": common, "the others' mean": mean, **shared}
-        if totals is not None:
-            guesses["the completion of the design's totals"] = _completed(data, asked, common, totals)
         rates = {
             name: float(each.compare(asked[:, None], guess[:, None]).succeeded.double().mean())
             for name, guess in guesses.items()
@@ -74,14 +66,3 @@ def _meets(criterion: Criterion, records: Records) -> Tensor:
     rows = max(1, _AT_ONCE // (len(records) * records.flat.shape[-1]))
     starts = range(0, len(records), rows)
     return torch.cat([criterion.meets(records[start : start + rows], records) for start in starts])
-
-
-def _completed(data: Records, asked: Records, guess: Records, totals: Tensor) -> Records:
-    """The guess, corrected so that guess and known records add up to the totals."""
-    whole, width = data.flat.double().sum(0), data.flat.shape[-1]
-    lacking = totals[:width].double() - (whole - asked.flat.double())
-    told = lacking.isnan()
-    features = torch.where(told, guess.flat.double(), lacking).view_as(asked.features)
-    label = totals[width].double() - (data.labels.double().sum() - asked.labels.double())
-    labels = torch.where(label.isnan(), guess.labels.double(), label).to(guess.labels.dtype)
-    return replace(guess, features=features.to(guess.features.dtype), labels=labels)

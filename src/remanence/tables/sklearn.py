@@ -284,16 +284,3 @@ def with_known(game: TableGame, *, columns: Sequence[str] = (), others: bool = T
         given=Given(tuple(columns), places, rows.error(columns)),
         others_known=others,
     )
-
-
-def with_fixed_totals(game: TableGame, columns: Sequence[str], label: str | None = None) -> TableGame:
-    """The same game where a design fixes the totals of some columns, or of the label: the guess uses them too."""
-    if not columns:
-        return game
-    totals = torch.full((game.data.flat.shape[-1] + 1,), torch.nan, dtype=torch.float64)
-    for column in game.mechanism.rows.columns:
-        if column.name in columns:
-            totals[column.places] = game.data.flat[:, column.places].double().sum(0)
-    if label in columns:
-        totals[-1] = game.data.labels.double().sum()
-    return replace(game, totals=totals)
