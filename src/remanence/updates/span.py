@@ -28,7 +28,7 @@ _LARGE, _SPARE = (
     1024,
     64,
 )  # rows and columns of a matrix that is sketched, and directions beyond those looked for
-INSIDE = 2.0  # times the rounding tolerance: vectors of the span lie below 1
+_INSIDE = 2.0  # times the rounding tolerance: vectors of the span lie below 1
 RECOMPUTED = 32.0  # rounding errors by which what enters a layer may differ from what the client computed
 
 
@@ -53,7 +53,7 @@ class Span:
 
     def holds(self, vectors: Tensor) -> Tensor:
         """Which vectors lie in the span."""
-        return self.misfits(vectors) < INSIDE
+        return self.misfits(vectors) < _INSIDE
 
     def misfits(self, vectors: Tensor) -> Tensor:
         """The distance of vectors from the span, in units of the rounding tolerance."""

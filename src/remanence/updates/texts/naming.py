@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from remanence.updates.span import INSIDE, Span
+from remanence.updates.span import Span
 from remanence.updates.texts.model import Projections, TextModel
 
 _AT_ONCE = 2**13  # tokens that are tried at once
@@ -26,7 +26,7 @@ _IN_A_ROW = 256  # tokens that are tried as one sequence where each enters as if
 _DRIFTS = ((0.0, 0.0), (1e-3, 0.0), (0.0, 1e-4), (0.0, 1e-3), (1e-2, 0.0), (0.0, 1e-2), (0.1, 0.0))
 _MOST = 0.5  # of an embedding's rows
 _ROUNDINGS = 16  # times what rounding leaves of most rows that a decay alone has moved
-_ALL = 2**14  # ways to choose a token for each place of an encoder's text: up to this many, all are tried
+_ALL = 2**14  # ways to choose a token for each place of an encoder's text: more are not tried
 _CROWDED = 4  # times as many sequences as dimensions: the spans cannot distinguish them
 
 
@@ -183,43 +183,19 @@ def _continued(
 
 
 def settle_sequences(
-    text: TextModel,
-    gradient: Mapping[str, Tensor],
-    candidates: Sequence[Tensor],
-    *,
-    precision: float,
-    starts: int = 32,
+    text: TextModel, gradient: Mapping[str, Tensor], candidates: Sequence[Tensor], *, precision: float
 ) -> list[Tensor]:
-    """Sequences of an encoder, in which every place depends on every token: each place in turn takes the best token.
+    """Sequences of an encoder, in which every place depends on every token: all choices of a token for each place.
 
-    From `starts` random choices among the candidates of each place, or by trying all where they are few; those that
-    end within the span of the second layer are returned. With one text in the batch there is nothing to choose.
+    Those within the span of the second layer are returned; none where the choices are too many to try.
     """
     span = text.span(text.second, gradient, precision)
     places = [tokens for tokens in candidates if len(tokens)]
-    if not places or not span.tells:
+    if not places or not span.tells or math.prod(len(tokens) for tokens in places) > _ALL:
         return []
-    if math.prod(len(tokens) for tokens in places) <= _ALL:
-        every = torch.cartesian_prod(*places).view(-1, len(places))
-        inside = [
-            span.holds(text.entering(text.second, some)).all(1)
-            for some in every.split(max(1, _AT_ONCE // len(places)))
-        ]
-        return list(every[torch.cat(inside)])
-    generator = torch.Generator().manual_seed(0)
-    found: dict[tuple[int, ...], float] = {}
-    for _ in range(1 if all(len(tokens) == 1 for tokens in places) else starts):
-        now = torch.stack([tokens[torch.randint(len(tokens), (), generator=generator)] for tokens in places])
-        best = torch.inf
-        for _ in range(8):
-            before = now.clone()
-            for place, tokens in enumerate(places):
-                tried = now.repeat(len(tokens), 1)
-                tried[:, place] = tokens
-                apart = span.misfits(text.entering(text.second, tried)).amax(1)
-                choice = int(apart.argmin())
-                now, best = tried[choice], float(apart[choice])
-            if torch.equal(before, now):
-                break
-        found[tuple(now.tolist())] = best
-    return [torch.tensor(sequence) for sequence, apart in found.items() if apart < INSIDE]
+    every = torch.cartesian_prod(*places).view(-1, len(places))
+    inside = [
+        span.holds(text.entering(text.second, some)).all(1)
+        for some in every.split(max(1, _AT_ONCE // len(places)))
+    ]
+    return list(every[torch.cat(inside)])
