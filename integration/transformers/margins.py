@@ -11,7 +11,6 @@ import torch
 from families import FAMILIES, VOCABULARY, make, update
 
 from remanence import InputError
-from remanence.updates.declared import LocalTraining
 from remanence.updates.rounding import Rounding
 from remanence.updates.texts.model import text_model
 from remanence.updates.texts.reader import recompute
@@ -31,7 +30,7 @@ def main() -> None:
         ids = torch.randint(5, VOCABULARY, (4 if text.is_causal else 1, 12))
         sent = update(model, ids)
         named = [(row, None if text.is_causal else 2) for row in ids]
-        found = recompute(text, sent, named, equal_shares(named), Rounding(0.0), training=LocalTraining())
+        found = recompute(text, sent, named, equal_shares(named), Rounding(0.0))
         quotients = sorted(
             16 * found.held.off[name] / allowed for name, allowed in found.held.allowed.items() if allowed
         )

@@ -82,7 +82,7 @@ TEXTS_OPEN = Caveat(
     "texts-open",
     "the gradients of a transformer's first layers have spare dimensions to identify texts by, but no text was proven.",
     "Texts may still be recoverable. Dropout in training, smoothed labels, padding before texts where positions are "
-    "added, steps that were not declared, another batch in every step and numbers that were computed in half precision "
+    "added, several steps and numbers that were computed in half precision "
     "keep an update from being recomputed. They hide no text from other attacks.",
     "Audit the update of one batch in evaluation mode: training gives away part of the same.",
 )

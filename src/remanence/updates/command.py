@@ -44,7 +44,7 @@ class Client:
     learning_rate: Annotated[
         float | None, "With it, a --gradient is new weights minus old ones.", "solved for"
     ] = None
-    local_steps: Annotated[int, "How many steps the client took, all on one batch."] = 1
+    local_steps: Annotated[int, "How many steps the client took, all on one batch; of texts, one."] = 1
     optimizer: Annotated[str, "sgd, adam or adamw."] = "sgd"
     momentum: Annotated[float, "Of SGD, over several steps."] = 0.0
     weight_decay: Annotated[float, "Over several steps; for one step it is solved for."] = 0.0

@@ -37,7 +37,7 @@ from remanence.updates.patches.reader import PatchReader, require_sgd
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Reader
 from remanence.updates.texts.model import text_model
-from remanence.updates.texts.reader import TokenReader
+from remanence.updates.texts.reader import TokenReader, require_one_step
 from remanence.updates.watching import logits_of, loss_of
 
 
@@ -208,6 +208,8 @@ def _check_declared(reader: Reader, declared: Declared) -> None:
         )
     if training.is_plain:
         return
+    if isinstance(reader, TokenReader):
+        require_one_step(training)
     if isinstance(reader, PatchReader):
         require_sgd(training)
     if training.learning_rate is None:

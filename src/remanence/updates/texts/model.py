@@ -79,7 +79,6 @@ class TextModel:
     embedding: str = ""  # the layer that has one row for each token
     last: str = ""  # the last layer before the one that makes logits
     longest: int = 0  # the most tokens that it reads at once, as far as that was tried
-    drift: float = 0.0  # the relative change of the inputs over the steps
     is_difference: bool = False  # updates are differences of weights, and rounded on their scale
     taken_apart: dict[tuple[tuple[str, ...], bool], list[tuple[tuple[Tensor, ...], list[Decomposed]]]] = (
         field(default_factory=dict, repr=False, compare=False)
@@ -109,7 +108,7 @@ class TextModel:
         if found is None:
             found = which.decomposed(self.model, gradient, even=self.is_difference)
             known[:] = [*known[-1:], (read, found)]  # an update and its control
-        recomputed = max(self.drift, RECOMPUTED * torch.finfo(next(self.model.parameters()).dtype).eps)
+        recomputed = RECOMPUTED * torch.finfo(next(self.model.parameters()).dtype).eps
         # Queries miss the first token of every text: of the adapters that are read clearly, the fullest has all.
         spans = (
             max(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,32 +22,10 @@ from remanence.updates.texts.model import Projections, TextModel
 
 _AT_ONCE = 2**13  # tokens that are tried at once
 _IN_A_ROW = 256  # tokens that are tried as one sequence where each enters as if it were alone
-_DRIFTS = ((0.0, 0.0), (1e-3, 0.0), (0.0, 1e-4), (0.0, 1e-3), (1e-2, 0.0), (0.0, 1e-2), (0.1, 0.0))
 _MOST = 0.5  # of an embedding's rows
 _ROUNDINGS = 16  # times what rounding leaves of most rows that a decay alone has moved
 _ALL = 2**14  # ways to choose a token for each place of an encoder's text: more are not tried
 _CROWDED = 4  # times as many sequences as dimensions: the spans cannot distinguish them
-
-
-def name_after_steps(
-    text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int
-) -> tuple[list[Tensor], int]:
-    """The same for an update of several steps, between which weights moved: inputs are only nearly in the span.
-
-    How far they moved is unknown in advance. Small steps are allowed for in the inputs; large ones, which fill
-    more dimensions, by reading the update more coarsely. The reading with the most distinct tokens in texts is kept.
-    """
-    best: tuple[list[Tensor], int] = [], 0
-    most = -1
-    for drift, coarse in _DRIFTS:
-        moved = replace(text, drift=drift, is_difference=text.is_difference and not coarse)
-        found, tokens = name_sequences(moved, gradient, precision=max(precision, coarse), longest=longest)
-        placed = len(torch.cat([text.ids[:0], *found]).unique())
-        if placed > most:
-            best, most = (found, tokens), placed
-        if placed == tokens > 0:
-            break
-    return best
 
 
 def name_sequences(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.core.attack import Reconstruction
+from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
 from remanence.results.caveats import Caveat
@@ -26,7 +27,7 @@ from remanence.updates.declared import LocalTraining
 from remanence.updates.rounding import Explained, Rounding, apart, coarsest, explained, rounded_again
 from remanence.updates.shared_gradient import Effort, ProvenTogether, SharedGradient
 from remanence.updates.texts.model import TextModel
-from remanence.updates.texts.naming import name_after_steps, name_sequences
+from remanence.updates.texts.naming import name_sequences
 from remanence.updates.texts.shares import (
     OPEN,
     Named,
@@ -67,7 +68,6 @@ def recompute(
     shares: Shares,
     rounding: Rounding,
     *,
-    training: LocalTraining,
     moves: Mapping[str, float] | None = None,
 ) -> Recomputed:
     """Compute an update from texts with these shares; the effect of rounding is measured, if not given."""
@@ -80,12 +80,11 @@ def recompute(
         noted.append((counts, ends))
         return parts
 
-    made = training.along(own, slopes)
+    made = slopes(own)
     if moves is None:
         precision = torch.finfo(next(iter(own.values())).dtype).eps
-        moves = apart(made, training.along(rounded_again(own, precision), slopes))
-    steps = rounding.times(training.steps)  # weights are rounded after each
-    held = explained(sent, made, moves, steps)
+        moves = apart(made, slopes(rounded_again(own, precision)))
+    held = explained(sent, made, moves, rounding)
     second = [name for name in text.second.weights(gradient) if name in sent]
     size = sum(held.sizes[name] ** 2 for name in second) ** 0.5
     faint = _TRACE * sum(held.allowed[name] ** 2 for name in second) ** 0.5 / max(size, 1e-300)
@@ -182,7 +181,6 @@ def _each(text: TextModel) -> Iterator[list[Tensor]]:
 _LONGER = 16  # tokens that are added to texts at most
 _NEAR = 0.1  # the largest residual of an update for which that is tried
 _LARGE = 1e-3  # of the largest row of the output layer's gradient
-_COUNTS = 0.3  # of the largest share: places with less do not count, where shares are off by what steps moved
 _LABELS = 4  # last tokens that are tried for each sequence
 _TEXTS = 64  # that are named at most
 _STEP = 1e-3  # of the weights' size, by which they are moved to see what moves with them
@@ -224,14 +222,11 @@ def verify_texts(
     *,
     rounding: Rounding,
     tokens: int = 0,
-    training: LocalTraining | None = None,
 ) -> Texts:
     """Recompute an update from proposed sequences: last tokens, labels and shares are solved for."""
-    training = training or LocalTraining()
     best = Texts(tokens=tokens)
-    proposals = _proposals if training.is_plain else _proposals_of_steps
-    for named, counted, is_certain in proposals(text, gradient, found):
-        tried = _explaining(text, gradient, named, counted, rounding, training=training)
+    for named, counted, is_certain in _proposals(text, gradient, found):
+        tried = _explaining(text, gradient, named, counted, rounding)
         if tried.unexplained < best.unexplained:
             best = replace(tried, tokens=tokens, is_complete=tried.is_complete and is_certain)
         if best.explains_all:
@@ -256,45 +251,23 @@ def _proposals(
     yield count_once(named, fit_shares(text, gradient, named))
 
 
-def _proposals_of_steps(
-    text: TextModel, gradient: Mapping[str, Tensor], found: Sequence[Tensor]
-) -> Iterator[tuple[list[Named], Shares, bool]]:
-    """The same for several steps, which depend on the weight of each position: the usual means are tried.
-
-    A fit to the first step decides which positions count, and which label a text has.
-    """
-    fitted = list(_proposals(text, gradient, found))
-    for named, counted, _ in [fitted[0], fitted[-1]] if fitted else []:
-        largest = max((float(shares.max()) for shares in counted), default=0.0)
-        marks = [(shares > _COUNTS * largest).double() for shares in counted]
-        kept = [index for index, mark in enumerate(marks) if mark.any()]
-        if kept:
-            texts, counting = [named[index] for index in kept], [marks[index] for index in kept]
-            total = sum(float(mark.sum()) for mark in counting)
-            yield texts, [mark / total for mark in counting], True
-            if len({float(mark.sum()) for mark in counting}) > 1:
-                yield texts, [mark / mark.sum() / len(kept) for mark in counting], True
-
-
 def _explaining(
     text: TextModel,
     gradient: Mapping[str, Tensor],
     named: Sequence[Named],
     counted: Shares,
     rounding: Rounding,
-    *,
-    training: LocalTraining,
 ) -> Texts:
     """The update recomputed from texts with these shares, each extended by tokens that the model was sure of."""
     if not named:
         return Texts()
-    found = recompute(text, gradient, named, counted, rounding, training=training)
-    for _ in range(_LONGER if found.held.left < _NEAR and training.is_plain else 0):
+    found = recompute(text, gradient, named, counted, rounding)
+    for _ in range(_LONGER if found.held.left < _NEAR else 0):
         longer, more = lengthened(text, gradient, named, counted, found)
         if all(len(new[0]) == len(old[0]) for new, old in zip(longer, named, strict=True)):
             break
         named, counted = longer, more
-        found = recompute(text, gradient, longer, more, rounding, training=training, moves=found.moves)
+        found = recompute(text, gradient, longer, more, rounding, moves=found.moves)
     counting = sorted(zip(found.counts, named, strict=True), key=lambda one: one[0])
     sure = {  # a text counts once, with the label that counts most
         tuple(sequence.tolist()): label for count, (sequence, label) in counting if count > found.faint
@@ -403,6 +376,17 @@ def _last_hidden(text: TextModel, head: str, prefix: Tensor) -> Tensor:
     return torch.autograd.grad(answer, weight)[0][absent].double()
 
 
+def require_one_step(training: LocalTraining) -> None:
+    """Refuse steps between which the weights moved, and optimisers that leave no span."""
+    if not training.is_plain:
+        raise InputError(
+            "Texts are proven from one step of SGD alone.",
+            needs="an update of one step of SGD",
+            got=f"{training.steps} steps of {training.optimizer}",
+            hint="audit the first step; undeclared, the tokens that fit are still counted, and no text is proven",
+        )
+
+
 @final
 @dataclass(frozen=True)
 class TokenReader:
@@ -444,9 +428,7 @@ class TokenReader:
             best = None
             for sign in (1,) if sent.sign_is_known else (1, -1):
                 one = {name: sign * values[index] for name, values in gradients.tensors.items()}
-                tried = verify_texts(
-                    self.model, one, named, rounding=sent.rounding, tokens=tokens, training=sent.training
-                )
+                tried = verify_texts(self.model, one, named, rounding=sent.rounding, tokens=tokens)
                 if best is None or tried.explains_all:
                     best = replace(tried, sign=sign)
                 if tried.explains_all:
@@ -471,7 +453,8 @@ class TokenReader:
         )
 
     def check(self, mechanism: SharedGradient) -> None:
-        """Any optimiser is accepted: whether the span survives is seen when it is read."""
+        """One step of SGD."""
+        require_one_step(mechanism.sent.training)
 
     def read_at(self, gradient: Mapping[str, Tensor], rounding: Rounding) -> tuple[TextModel, float]:
         """The model with the rounding of its updates, and how coarse the layers are whose spans are read."""
@@ -482,13 +465,12 @@ class TokenReader:
 
     def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
         """Texts as ids; −1 fills the rest. The last token of a language model's texts is a label only."""
-        name = name_sequences if mechanism.sent.training.steps == 1 else name_after_steps
         ids = torch.full((len(release), _TEXTS, effort.longest), -1)
         tokens = torch.zeros(len(release), dtype=torch.int64)
         for trial in range(len(release)):
             gradient = {name: values[trial] for name, values in release.tensors.items()}
             text, precision = self.read_at(gradient, mechanism.sent.rounding)
-            found, tokens[trial] = name(text, gradient, precision=precision, longest=effort.longest)
+            found, tokens[trial] = name_sequences(text, gradient, precision=precision, longest=effort.longest)
             for slot, sequence in enumerate(found[:_TEXTS]):
                 ids[trial, slot, : len(sequence)] = sequence
         unnamed = torch.full(ids.shape[:2], torch.nan, dtype=torch.float64)
