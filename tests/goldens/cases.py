@@ -591,6 +591,12 @@ def patches_after(count: int, steps: int, rate: float, **declared: float) -> Aud
     return audit_update(model, after=[new], shape=WIDE, steps=steps, learning_rate=rate, **declared)
 
 
+def patches_of_two() -> AuditResult:
+    model = seeded(ViT)
+    sent = (gradient_of(model, *batch(count, WIDE, 5, count)) for count in (1, 2))
+    return audit_update(model, *sent, shape=WIDE)
+
+
 def patches_foreign() -> AuditResult:
     model, generator = seeded(ViT), torch.Generator().manual_seed(3)
     sent = {n: torch.randn(p.shape, generator=generator) for n, p in model.named_parameters()}
@@ -609,6 +615,8 @@ case("patches/vit-after", lambda: patches_after(2, 1, 0.05))
 case("patches/vit-five-steps", lambda: patches_after(1, 5, 0.1))
 case("patches/vit-steps-momentum-decay", lambda: patches_after(1, 5, 0.1, momentum=0.9, weight_decay=1e-2))
 case("patches/mixer-3", lambda: patches(3, Mixer))
+case("patches/vit-half", lambda: patches(2, change=torch.Tensor.half))
+case("patches/vit-two-updates", patches_of_two)
 case("patches/vit-foreign", patches_foreign)
 case(
     "patches/vit-own-batch",
@@ -698,6 +706,50 @@ def tokens_after(count: int, rate: float) -> AuditResult:
     return audit_update(model, after=[new], learning_rate=rate)
 
 
+def tokens_of_prompts() -> AuditResult:
+    """Texts whose first half has no loss, and of which one counts twice as much."""
+    model, ids = seeded(Tokens), words(3, seed=3)
+    parts = torch.tensor([1.0, 1.0, 2.0])[:, None] * (torch.arange(9) >= 4)
+
+    def loss(said: Tensor, ids: Tensor) -> Tensor:
+        each = cross_entropy(said[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
+        return (each * parts).sum() / parts.sum()
+
+    return audit_update(model, gradient_of(model, ids, ids, loss))
+
+
+class Adapted(nn.Module):
+    """A frozen layer with an adapter of two matrices, the second of which begins at zero."""
+
+    def __init__(self, layer: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.A, self.B = nn.Linear(layer.in_features, rank, False), nn.Linear(rank, layer.out_features, False)
+        nn.init.zeros_(self.B.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + self.B(self.A(x))
+
+
+def tokens_of_an_adapter(rank: int) -> AuditResult:
+    def adapted() -> nn.Module:
+        model = Tokens().requires_grad_(False)
+        for block in model.blocks:
+            block.queries, block.values = Adapted(block.queries, rank), Adapted(block.values, rank)
+        return model
+
+    model, ids = seeded(adapted), words(2, seed=5, length=8)
+    own = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    parts = torch.autograd.grad(next_token(model(ids), ids), list(own.values()))
+    return audit_update(model, dict(zip(own, parts, strict=True)))
+
+
+def tokens_of_two() -> AuditResult:
+    model = seeded(Tokens)
+    sent = (gradient_of(model, *[words(count, count)] * 2, next_token) for count in (1, 3))
+    return audit_update(model, *sent)
+
+
 def tokens_stale() -> AuditResult:
     model, ids = seeded(Tokens), words(3)
     gradient = gradient_of(model, ids, ids, next_token)
@@ -720,6 +772,14 @@ case("tokens/half", lambda: tokens(2, seed=9, size=128, change=lambda value: (51
 case("tokens/crowded", lambda: tokens(8, size=32))
 case("tokens/after", lambda: tokens_after(3, 0.5))
 case("tokens/stale", tokens_stale)
+case("tokens/prompts", tokens_of_prompts)
+case("tokens/adapter", lambda: tokens_of_an_adapter(32))
+case("tokens/adapter-of-a-small-rank", lambda: tokens_of_an_adapter(8))
+case("tokens/two-updates", tokens_of_two)
+case(
+    "tokens/own-batch",
+    lambda: audit_update(seeded(Tokens), own_batch=(words(2), torch.zeros(2, dtype=torch.int64))),
+)
 
 
 # -------------------------------------------------------------------------------------------------- tables
