@@ -7,9 +7,9 @@ import math
 from pages import Panel, Pictures, Section, Series, page, power_of_ten, table
 
 from remanence import bounds
-from remanence.bounds import baselines
 from remanence.bounds.calibration import calibrate, noise_for_epsilon
 from remanence.bounds.frontier import evenly
+from remanence_papers import baselines
 
 PIXELS = {"MNIST": 784, "CIFAR-10": 3072}
 DELTA = 1e-5

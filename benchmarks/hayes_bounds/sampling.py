@@ -27,7 +27,7 @@ def figure_4(pictures: Pictures) -> Section:
         noise = noise_for_epsilon(epsilon, delta=DELTA, sample_rate=0.02, steps=1000)
         run = Segment(noise, 0.02, 1000)
         exact = bounds.dpsgd(0.1, schedule=[run])
-        renyi = bounds.dpsgd_renyi(0.1, schedule=[run]).success
+        renyi = companions.dpsgd_renyi(0.1, schedule=[run]).success
         approximate = bounds.approximate_dp(0.1, epsilon=epsilon, delta=DELTA).success
         information = companions.mutual_information(run, candidates=10)
         fano = companions.fano(10, mutual_information=information).success

@@ -123,7 +123,7 @@ def table_2(pictures: Pictures) -> Section:
         theirs = slopes * spread / math.sqrt(SAMPLES)
         guo_z = (np.array(PAPER_MC[n]) - fano_mc) / np.sqrt(error**2 + theirs**2 + ROUNDING_VARIANCE)
         guo_scores.extend(np.abs(guo_z).tolist())
-        renyi = [float(bounds.dpsgd_renyi(1 / n, noise_multiplier=noise).advantage) for noise in NOISES]
+        renyi = [float(companions.dpsgd_renyi(1 / n, noise_multiplier=noise).advantage) for noise in NOISES]
         for label, cells in (
             ("**exact, certified upper**", digits(ours)),
             ('paper, "Ours"', digits(PAPER_OURS[n], ".3f")),

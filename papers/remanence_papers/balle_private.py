@@ -26,6 +26,7 @@ from remanence_papers.balle_games import (
     recipe,
     spread,
 )
+from remanence_papers.companions import dpsgd_renyi
 from remanence_papers.reproduction import Cell, Outcome, Panel, Settings, curve
 
 DELTA = 1e-5
@@ -135,6 +136,6 @@ def _bounds(mechanism: Mechanism[Release], kappa: float, epsilon: float | None) 
     noise = {"noise_multiplier": mechanism.noise_multiplier, "steps": mechanism.steps}
     return {
         "bound": float(bounds.dpsgd(kappa, **noise).success),
-        "Theorem 2": float(bounds.dpsgd_renyi(kappa, **noise).success),
+        "Theorem 2": float(dpsgd_renyi(kappa, **noise).success),
         "Corollary 3": min(1.0, kappa * math.exp(min(epsilon, 700.0)) + DELTA),
     }

@@ -1,22 +1,97 @@
-"""Companions of the bound: Fano's inequality, and the equivalence of reconstruction and privacy on pairs."""
+"""Companions of the bound: Rényi divergences, one record's own norms, Fano's inequality, and privacy on pairs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scipy.special import xlog1py, xlogy
 
-from remanence.bounds.bound import Baselines, Bound
+from remanence.bounds import dpsgd
+from remanence.bounds.bound import Baselines, Bound, Values, numbers, read_baselines
 from remanence.bounds.engine.bracket import ceiling
 from remanence.bounds.engine.closed_forms import shift_of
-from remanence.bounds.engine.cumulant import moments
+from remanence.bounds.engine.cumulant import chernoff_success, moments
 from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.schedule import Segment, normalise
+from remanence.bounds.settings import DPSGD_ASSUMPTIONS, read_schedule
 from remanence.core.checks import number, whole
-from remanence.core.references import GUO_2022B, Reference
+from remanence.core.references import GUO_2022B, HAYES_2023, Reference
 
 _ROUNDING = 1e-13  # of a sum of a few logarithms
+_NORMS = 32  # norms are rounded up to this many levels if each needs a separate computation
+
+
+def dpsgd_renyi(
+    baseline: Values = None,
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float = 1.0,
+    steps: int = 1,
+    schedule: Segment | Sequence[Segment] | None = None,
+    log_baseline: Values = None,
+) -> Bound:
+    """The ceiling for DP-SGD from Rényi divergences alone: cheap, and looser.
+
+    log γ ≤ min over α of ((α − 1)·log κ + Σ T·Λ(α)) / α, with Λ the cumulant of one step's loss;
+    Equation 2 of Hayes et al. 2023 for any sampling rate.
+
+    >>> round(dpsgd_renyi(0.1, noise_multiplier=10.0, steps=100).success, 4)
+    0.5186
+    """
+    segments = read_schedule(noise_multiplier, sample_rate, steps, schedule)
+    baselines = read_baselines(baseline, log_baseline)
+    ends = [ceiling(chernoff_success(segments, log)) for log in baselines.logs]
+    return baselines.bound("DP-SGD by Rényi", ends, DPSGD_ASSUMPTIONS, HAYES_2023.at("Equation 2"))
+
+
+def individual(
+    baseline: Values = None,
+    *,
+    norms: Sequence[float],
+    noise_multiplier: float,
+    max_grad_norm: float = 1.0,
+    sample_rate: float = 1.0,
+    log_baseline: Values = None,
+) -> Bound:
+    """The ceiling for a record whose clipped gradient had these norms, one for each step of a run.
+
+    A step that moves the sum by n ≤ C under noise σC is a step of noise multiplier σC/n (Hayes et al. 2023,
+    Appendix K.1). The norms come from a completed run, so the number is about that record in that run:
+    on another path, and for another record, gradients may be longer, so this is not a guarantee in advance of
+    training. As the bound of a game it is valid only if, on every path that training can take, no candidate's
+    gradients are longer than these.
+
+    >>> half = individual(0.1, norms=[0.5] * 100, noise_multiplier=10.0)
+    >>> round(half.success, 4) == round(dpsgd(0.1, noise_multiplier=20.0, steps=100).success, 4)
+    True
+    """
+    norms = numbers("list of norms", norms, "norms=[0.3, 0.2], one for each step").ravel().tolist()
+    max_grad_norm = number("max_grad_norm", max_grad_norm, above=0)
+    noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
+    number("smallest norm", min(norms), least=0, hint="norms=[0.3, 0.2]")
+    most = max_grad_norm * (1 + 1e-4)  # single precision may exceed it slightly
+    number("largest norm", max(norms), most=most, hint="norms after clipping")
+    shares = [min(1.0, norm / max_grad_norm) for norm in norms]
+    schedule = _levelled(shares, noise_multiplier, sample_rate)
+    found = dpsgd(baseline, schedule=schedule, log_baseline=log_baseline)
+    assumptions = (
+        "individual: about a record whose clipped gradients are, step by step, no longer than those recorded",
+        "conditional on the run in which they were recorded, and no guarantee before training",
+        *DPSGD_ASSUMPTIONS,
+    )
+    reference = HAYES_2023.at("Appendix K.1")
+    return replace(found, name="DP-SGD, one record", assumptions=assumptions, reference=reference)
+
+
+def _levelled(shares: Sequence[float], noise_multiplier: float, sample_rate: float) -> list[Segment]:
+    """Segments for these norms: at full batch only Σ n² matters; otherwise steps are grouped by rounded-up norm."""
+    if sample_rate == 1:
+        mean = max(sum(share**2 for share in shares) / len(shares), 1e-12)
+        return [Segment(noise_multiplier / math.sqrt(mean), 1.0, len(shares))]
+    levels = (max(1, math.ceil(share * _NORMS)) / _NORMS for share in shares)
+    return [Segment(noise_multiplier / level, sample_rate) for level in levels]
 
 
 def fano(candidates: int, *, mutual_information: float, reference: Reference = GUO_2022B) -> Bound:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from remanence import bounds
 from remanence.core.records import Records
 from remanence.private.optimised import GradientBased
 from remanence.private.prior_aware import PriorAware
 from remanence.scale.progress import track
 from remanence.training.perceptron import Perceptron
+from remanence_papers.companions import dpsgd_renyi
 from remanence_papers.datasets import handwriting, load_arrays
 from remanence_papers.hayes_games import (
     STEPS,
@@ -52,7 +52,7 @@ def figure_2(settings: Settings) -> Outcome:
         matched = measure(
             game, {"gradient-based": GradientBased(matched=True, starts=2)}, settings, searched, train[known:]
         )
-        renyi = bounds.dpsgd_renyi(0.1, noise_multiplier=linear.noise_multiplier, steps=STEPS)
+        renyi = dpsgd_renyi(0.1, noise_multiplier=linear.noise_multiplier, steps=STEPS)
         row: dict[str, Cell] = {"epsilon": epsilon, **cells, "gradient-based": matched["gradient-based"]}
         row |= {"Rényi bound": float(renyi.success), "accuracy": accuracies[best]}
         row["learning rate"] = RATES[best]

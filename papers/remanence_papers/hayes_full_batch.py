@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from remanence import bounds
 from remanence.core.records import Records
 from remanence.private.prior_aware import PriorAware
 from remanence.scale.progress import track
 from remanence.scale.seeds import stream
+from remanence_papers.companions import individual
 from remanence_papers.datasets import handwriting
 from remanence_papers.hayes_games import (
     NORM,
@@ -228,7 +228,7 @@ def figure_13(settings: Settings) -> Outcome:
             game = shortlist_game(data, mechanism, candidates=10, known=known)
             everybody, own = gradient_norms(game, settings)
             ceilings = [
-                bounds.individual(
+                individual(
                     0.1, norms=norms, noise_multiplier=mechanism.noise_multiplier, max_grad_norm=norm
                 ).success
                 for norms in own.tolist()

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from remanence import bounds
-from remanence.bounds import baselines
 from remanence.core.distances import nearest_neighbour_errors
 from remanence.core.errors import Criterion, mean_squared_error, pixels_off
 from remanence.core.knowledge import Knowledge
@@ -28,6 +27,7 @@ from remanence.reconstructor.attack import Reconstructor
 from remanence.scale.progress import track
 from remanence.scale.seeds import stream
 from remanence.training.dpsgd import DPSGD
+from remanence_papers import baselines
 from remanence_papers.datasets import handwriting, load_arrays, pictures
 from remanence_papers.hayes_games import (
     EXACT,

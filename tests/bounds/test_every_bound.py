@@ -127,10 +127,10 @@ def check_gaussian(seed):
     optimum = float((prior[:, None] * laws).max(axis=0).sum() * width)
     run = {"noise_multiplier": noise, "sample_rate": rate}
     assert bounds.dpsgd(kappa, **run).success >= optimum - 1e-8
-    assert bounds.dpsgd_renyi(kappa, **run).success >= optimum - 1e-8
+    assert companions.dpsgd_renyi(kappa, **run).success >= optimum - 1e-8
     assert bounds.dpsgd(kappa, **run, person=bounds.Person(batches="fixed")).success >= optimum - 1e-8
     norms = [float(np.abs(values).max())]
-    assert bounds.individual(kappa, norms=norms, **run).success >= optimum - 1e-8
+    assert companions.individual(kappa, norms=norms, **run).success >= optimum - 1e-8
     # Which of two records: the Neyman–Pearson curve itself.
     order = np.argsort(-laws[0] / laws[1])
     size, power = np.cumsum(laws[1][order]) * width, np.cumsum(laws[0][order]) * width

@@ -109,7 +109,7 @@ def test_renyi_bounds_the_gaussian_mechanism_at_every_order():
     )
     best = bounds.renyi(0.01, order=orders, epsilon=epsilons).success
     # Equation 2 of Hayes et al.: minimise over all orders, at α = √(2 L) with L = log(1/κ).
-    assert best == pytest.approx(bounds.dpsgd_renyi(0.01, noise_multiplier=1.0).success, rel=1e-2)
+    assert best == pytest.approx(companions.dpsgd_renyi(0.01, noise_multiplier=1.0).success, rel=1e-2)
 
 
 def test_table_2_of_hayes_2023_is_met_to_the_digits_recomputed_before():
@@ -242,7 +242,7 @@ WRONG_VALUES = ("1.1", None, [1.0, 2.0], [], {}, math.nan, True, 1j, -1, object(
         lambda value: bounds.epsilon_upper(Segment(1.0), value),
         lambda value: companions.fano(10, mutual_information=value),
         lambda value: companions.mutual_information(Segment(1.0), candidates=value),
-        lambda value: bounds.individual(0.1, norms=[0.5], noise_multiplier=value),
+        lambda value: companions.individual(0.1, norms=[0.5], noise_multiplier=value),
         lambda value: companions.pair_success(value, 0.1),
         lambda value: calibrate(value, 0.1, sample_rate=0.1, steps=10),
         lambda value: noise_for_epsilon(value, delta=1e-5),

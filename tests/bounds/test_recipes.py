@@ -29,7 +29,6 @@ BOUNDS = {
     "cut batches": lambda: bounds.truncated_poisson(
         0.1, noise_multiplier=2.0, steps=9, dataset_size=90, batch_size=9, max_batch_size=20
     ),
-    "one record": lambda: bounds.individual(0.1, norms=[0.5, 0.25], noise_multiplier=1.0),
     "mechanism": lambda: bounds.of(NoisySum(noise_multiplier=2.0), 0.01),
     "classes": lambda: bounds.of_classes(
         NoisySum(noise_multiplier=2.0), [0.01, 0.02], [1, 2], independent=False

@@ -1197,7 +1197,7 @@ for _name, _settings in _DPSGD.items():
         lambda settings=_settings: [bounds.dpsgd(guess, **settings) for guess in (1e-6, 0.01, 0.1, 0.5)],
     )
 _USUAL = {"noise_multiplier": 1.1, "sample_rate": 0.01, "steps": 1000}
-case("bound/dpsgd-renyi", lambda: [bounds.dpsgd_renyi(guess, **_USUAL) for guess in (1e-6, 0.1)])
+case("bound/dpsgd-renyi", lambda: [companions.dpsgd_renyi(guess, **_USUAL) for guess in (1e-6, 0.1)])
 case("bound/dpsgd-log-baseline", lambda: bounds.dpsgd(log_baseline=-1000.0, **_USUAL))
 case("bound/true-positives", lambda: [bounds.true_positives(rate, **_USUAL) for rate in (1e-3, 0.1)])
 case("bound/gaussian", lambda: bounds.gaussian(0.1, noise_multiplier=1.0, steps=3))
@@ -1214,8 +1214,8 @@ case(
 case(
     "bound/individual",
     lambda: [
-        bounds.individual(0.1, norms=[0.5] * 100, noise_multiplier=10.0),
-        bounds.individual(0.1, norms=[0.2, 0.9] * 50, noise_multiplier=1.0, sample_rate=0.05),
+        companions.individual(0.1, norms=[0.5] * 100, noise_multiplier=10.0),
+        companions.individual(0.1, norms=[0.2, 0.9] * 50, noise_multiplier=1.0, sample_rate=0.05),
     ],
 )
 case(

@@ -30,6 +30,7 @@ from remanence import (
     play,
 )
 from remanence.testing import check_mechanism
+from remanence_papers import companions
 
 
 def sum_game(candidates: Records, *, noise: float, claimed: float | None = None, weights=None) -> Game:
@@ -99,7 +100,7 @@ def test_clipping_keeps_every_record_within_the_norm():
 def test_a_record_that_is_never_clipped_has_a_lower_ceiling_of_its_own():
     recorded = [0.1] * 40 + [0.05] * 60
     shift = math.sqrt(sum(norm**2 for norm in recorded)) / (4.0 * 0.1)
-    own = bounds.individual(0.1, norms=recorded, noise_multiplier=4.0, max_grad_norm=0.1)
+    own = companions.individual(0.1, norms=recorded, noise_multiplier=4.0, max_grad_norm=0.1)
     assert own.success == pytest.approx(bounds.gaussian(0.1, noise_multiplier=1 / shift).success, rel=1e-6)
     assert own.success < bounds.dpsgd(0.1, noise_multiplier=4.0, steps=100).success
     assert any("conditional on the run" in assumption for assumption in own.assumptions)
@@ -107,8 +108,8 @@ def test_a_record_that_is_never_clipped_has_a_lower_ceiling_of_its_own():
 
 def test_recorded_norms_are_rounded_to_the_safe_side_where_batches_are_sampled():
     settings = {"noise_multiplier": 0.8, "sample_rate": 0.1}
-    between = bounds.individual(0.1, norms=[0.51] * 50, **settings).success
-    half, whole = (bounds.individual(0.1, norms=[norm] * 50, **settings).success for norm in (0.5, 1.0))
+    between = companions.individual(0.1, norms=[0.51] * 50, **settings).success
+    half, whole = (companions.individual(0.1, norms=[norm] * 50, **settings).success for norm in (0.5, 1.0))
     exact = bounds.dpsgd(0.1, noise_multiplier=0.8 / 0.51, sample_rate=0.1, steps=50)
     assert half < exact.lower <= between < whole
     assert whole == pytest.approx(bounds.dpsgd(0.1, steps=50, **settings).success, rel=1e-3)
@@ -117,7 +118,7 @@ def test_recorded_norms_are_rounded_to_the_safe_side_where_batches_are_sampled()
 @pytest.mark.parametrize("norms", [[], [-0.1], [0.2, 1.3], [float("nan")]], ids=str)
 def test_norms_that_no_clipped_gradient_has_are_refused(norms):
     with pytest.raises(InputError, match="norm"):
-        bounds.individual(0.1, norms=norms, noise_multiplier=1.0)
+        companions.individual(0.1, norms=norms, noise_multiplier=1.0)
 
 
 def transcript_game(

@@ -12,8 +12,8 @@ from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.of_mechanism import any_of_class, of, of_classes
 from remanence.bounds.person import Person
 from remanence.bounds.recipes import recompute
-from remanence.bounds.releases import correlated_noise, final_weights, individual, truncated_poisson
-from remanence.bounds.settings import dpsgd, dpsgd_renyi, gaussian, in_or_out, laplace, true_positives
+from remanence.bounds.releases import correlated_noise, final_weights, truncated_poisson
+from remanence.bounds.settings import dpsgd, gaussian, in_or_out, laplace, true_positives
 
 __all__ = [
     "Bound",
@@ -25,12 +25,10 @@ __all__ = [
     "delta_lower",
     "delta_upper",
     "dpsgd",
-    "dpsgd_renyi",
     "epsilon_upper",
     "final_weights",
     "gaussian",
     "in_or_out",
-    "individual",
     "laplace",
     "of",
     "of_classes",

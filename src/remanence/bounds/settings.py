@@ -9,7 +9,6 @@ from dataclasses import replace
 from remanence.bounds.bound import Bound, Values, read_baselines
 from remanence.bounds.engine.bracket import Bracket, ceiling
 from remanence.bounds.engine.closed_forms import log_complement
-from remanence.bounds.engine.cumulant import chernoff_success
 from remanence.bounds.engine.dpsgd import delta_upper
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.person import Person, read_person, replaced
@@ -54,30 +53,6 @@ def dpsgd(
         reference = FELDMAN_2026
     bound = baselines.bound("DP-SGD", brackets, person.assumptions_of(brackets), reference)
     return replace(bound, whose=person.whose)
-
-
-@recomputable
-def dpsgd_renyi(
-    baseline: Values = None,
-    *,
-    noise_multiplier: float | None = None,
-    sample_rate: float = 1.0,
-    steps: int = 1,
-    schedule: Segment | Sequence[Segment] | None = None,
-    log_baseline: Values = None,
-) -> Bound:
-    """The ceiling for DP-SGD from Rényi divergences alone: cheap, and looser.
-
-    log γ ≤ min over α of ((α − 1)·log κ + Σ T·Λ(α)) / α, with Λ the cumulant of one step's loss;
-    Equation 2 of Hayes et al. 2023 for any sampling rate.
-
-    >>> round(dpsgd_renyi(0.1, noise_multiplier=10.0, steps=100).success, 4)
-    0.5186
-    """
-    segments = read_schedule(noise_multiplier, sample_rate, steps, schedule)
-    baselines = read_baselines(baseline, log_baseline)
-    ends = [ceiling(chernoff_success(segments, log)) for log in baselines.logs]
-    return baselines.bound("DP-SGD by Rényi", ends, DPSGD_ASSUMPTIONS, HAYES_2023.at("Equation 2"))
 
 
 @recomputable

@@ -112,7 +112,7 @@ def pixels_off(tolerance: float) -> Error:
     """The share of features that are off by `tolerance` or more (Hayes et al. 2023, Appendix I).
 
     A criterion with threshold 1 − ρ then requires a share ρ of the pixels. The success of a guess against
-    uniform pixels is `bounds.baselines.pixels(d, share=ρ, chance=...)`, a logarithm. There is no reach: two
+    uniform pixels is `remanence_papers.baselines.pixels(d, share=ρ, chance=...)`, a logarithm. There is no reach: two
     targets met by one guess need not be close in every pixel.
 
     >>> target = Records(torch.tensor([[0.0, 0.5, 1.0, 0.2]]), torch.tensor([0]))

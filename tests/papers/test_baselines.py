@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from remanence.bounds import baselines
 from remanence.core.exceptions import InputError
+from remanence_papers import baselines
 
 LOG10 = math.log(10)
 
