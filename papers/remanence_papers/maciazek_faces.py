@@ -217,7 +217,7 @@ def _kept_from_learning(labels: Tensor) -> Tensor:
 
 
 def _many_faces(settings: Settings, file: str, name: str, private: int) -> People:
-    """Faces and their mirror images behind a MobileNetV2 (`benchmarks/face_features.py`); so many private people."""
+    """Faces and their mirror images behind a MobileNetV2 (`benchmarks/paper_data.py`); so many private people."""
     arrays = load_arrays(settings, file, "x", "y", "f", "g")
     pixels = torch.from_numpy(arrays["x"]).permute(0, 3, 1, 2).float() / 127.5 - 1
     labels = torch.from_numpy(arrays["y"].astype(np.int64))

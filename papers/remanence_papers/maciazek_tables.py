@@ -111,7 +111,7 @@ def _beside_oracles(settings: Settings, per_class: int, *, separation: float) ->
 
 
 def pictures_setup(settings: Settings) -> Setup:
-    """CIFAR-10 behind a MobileNetV2 (`benchmarks/cifar_features.py`), or the digits with the same recipe."""
+    """CIFAR-10 behind a MobileNetV2 (`benchmarks/paper_data.py`), or the digits with the same recipe."""
     recipe = {"weight_decay": 1e-4, "epochs": 48}
     if settings.small:
         setup = handwriting_setup(settings)
