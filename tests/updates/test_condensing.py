@@ -107,15 +107,14 @@ def test_inputs_that_are_a_little_off_follow_from_the_neurons_that_they_switch_o
     head, layers = layers_of(model, inputs, labels)
     shares, right = torch.full((1, 6), 1 / 6, dtype=torch.float64), inputs.double()[None]
     rough = right + 1e-3 * torch.randn(6, 6, dtype=torch.float64) @ right
-    left = Remainder.of(head, layers, rough, labels[None], shares)
-    found, parts, rest = sharpened(head, left, (rough, labels[None], 0.999 * shares), 1e-3)
+    left = Remainder.of(head, layers, (rough, labels[None], 0.999 * shares))
+    found = sharpened(head, left, 1e-3)
     assert left.unexplained.max() > 3e-3
-    assert rest.unexplained.max() < 1e-5
-    assert (found - right).norm() < 1e-5 * right.norm()
-    assert torch.allclose(parts, shares, rtol=1e-5)
-    stranger = rough + torch.randn_like(rough)
-    kept, _, _ = sharpened(head, left, (stranger, labels[None], shares), 1e-3)
-    assert kept is stranger
+    assert found.unexplained.max() < 1e-5
+    assert (found.inputs - right).norm() < 1e-5 * right.norm()
+    assert torch.allclose(found.shares, shares, rtol=1e-5)
+    stranger = left.by(head, (rough + torch.randn_like(rough), labels[None], shares))
+    assert sharpened(head, stranger, 1e-3) is stranger
 
 
 def test_as_many_records_as_the_first_sketch_has_sides_come_back():

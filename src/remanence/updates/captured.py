@@ -182,9 +182,9 @@ class Captured(AnyGame[SharedGradient]):
             self.criterion.compare(batch[None], guess.records[index : index + 1])
             for index, batch in enumerate(self.batches[: len(sizes)])
         ]
-        return Comparison(
-            *(_samples([getattr(part, name) for part in parts]) for name in Comparison.__dataclass_fields__)
-        )
+        names = Comparison.__dataclass_fields__
+        rows = ([getattr(part, name).reshape(-1, 1).cpu() for part in parts] for name in names)
+        return Comparison(*map(torch.cat, rows))  # one row per sample
 
 
 def require_finite(gradients: Gradient) -> None:
@@ -196,11 +196,6 @@ def require_finite(gradients: Gradient) -> None:
             got="NaN or infinite ones",
             hint="check how it was captured and stored",
         )
-
-
-def _samples(parts: Sequence[Tensor]) -> Tensor:
-    """One row per sample."""
-    return torch.cat([part.reshape(-1, 1).cpu() for part in parts])
 
 
 def shuffled(gradients: Gradient, generator: torch.Generator, *, spare_large: bool = False) -> Gradient:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.auditing import AuditResult, audit
-from remanence.bounds import Bound, gaussian
+from remanence.bounds import gaussian
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
@@ -45,9 +45,7 @@ from remanence.updates.patches.reader import PatchReader
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Effort, Proven, Reader, Sent, SharedGradient
 
-_OFF = (
-    0.02  # by which shares may miss a sum of 1: rounding of weights, or a record that left next to no trace
-)
+_OFF = 0.02  # by which shares may miss a sum of 1: rounding of weights, or a record that left almost no trace
 
 
 def updates_of(entry: Evidence) -> list[dict[str, Any]]:
@@ -184,14 +182,18 @@ def inspect(
 
     def audited(one: Subject) -> AuditResult:
         mechanism, gradients = _released(one, longest)
-        batch = _entering(one)
+        batch, noise = None, one.declared.noise
+        if one.batch is not None and isinstance(one.reader, DenseReader):  # elsewhere only proofs count
+            entering = head_inputs(one.model, one.reader.head, one.batch.features)
+            batch = Records(entering, one.batch.labels)
+        guess = 1 / one.declared.candidates
         game = Captured(
             mechanism,
             gradients,
             None if batch is None else [batch],
             batch_size=one.declared.batch_size,
             disturbed=one.disturbed,
-            bounds=_ceilings(one.declared),
+            bounds=() if noise is None else (gaussian(guess, noise_multiplier=noise.multiplier),),
         )
         attack = Exact(longest=longest)
         result = audit(game, [attack], policy=policy, seed=seed, device=device, target=target)
@@ -204,9 +206,9 @@ def inspect(
     return result
 
 
-def read(subject: Subject, effort: Effort | None = None) -> list[Proven]:
+def read(subject: Subject) -> list[Proven]:
     """The proofs for each update, without a control: for guards that withhold updates."""
-    effort = effort or Effort()
+    effort = Effort()
     mechanism, gradients = _released(subject, effort.longest)
     guess = mechanism.reader.reconstruct(gradients, mechanism, effort)
     return list(mechanism.reader.proofs(guess, gradients, mechanism, claims=subject.disturbed is None))
@@ -252,9 +254,7 @@ def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Layers]:
         head = head.double()
     each = [head.layers_of({name: v[None] for name, v in one.gradient.items()}) for one in subject.updates]
     firsts = [(layers[0][0][0], None if layers[0][1] is None else layers[0][1][0]) for layers in each]
-    found = None
-    if subject.batch is None:
-        found = condensed(head, firsts, rounding)
+    found = condensed(head, firsts, rounding) if subject.batch is None else None
     if found is not None:
         head = found.head
         each = [
@@ -268,14 +268,6 @@ def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Layers]:
         biases = [bias for _, bias in parts if bias is not None]
         stacked.append((torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None))
     return head, stacked
-
-
-def _entering(subject: Subject) -> Records | None:
-    """The owner's batch as it enters the dense layers; None where there is none, or only proofs count."""
-    if subject.batch is None or not isinstance(subject.reader, DenseReader):
-        return None
-    entering = head_inputs(subject.model, subject.reader.head, subject.batch.features)
-    return Records(entering, subject.batch.labels)
 
 
 def _explained(subject: Subject, batch: Records | None, result: AuditResult) -> AuditResult:
@@ -332,13 +324,6 @@ def _notes(subject: Subject, best: Evidence) -> list[str]:
         if bool((arrays["sign"][here] < 0).any()) and bool((arrays["proven"][here] > 0).any()):
             notes.append(_TURNED.format(update.source))
     return list(dict.fromkeys(notes))
-
-
-def _ceilings(declared: Declared) -> tuple[Bound, ...]:
-    """The ceiling on any attack, if there is noise."""
-    if declared.noise is None:
-        return ()
-    return (gaussian(1 / declared.candidates, noise_multiplier=declared.noise.multiplier),)
 
 
 def _scope(head: DenseHead) -> str:

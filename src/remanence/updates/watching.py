@@ -35,8 +35,8 @@ def logits_of(output: object) -> object:
     return getattr(output, "logits", output)
 
 
-def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy; of one logit, that of a sigmoid."""
+def loss_of(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross-entropy; of one logit, that of a sigmoid."""
     if logits.ndim == 1 or logits.shape[1] == 1:
-        return binary_cross_entropy_with_logits(logits.flatten(), labels.to(logits))
-    return cross_entropy(logits, labels)
+        return binary_cross_entropy_with_logits(logits.flatten(), labels.to(logits), reduction=reduction)
+    return cross_entropy(logits, labels, reduction=reduction)

@@ -200,9 +200,8 @@ def _without_bias(
     classes = torch.eye(head.classes, dtype=torch.float64, device=rows.device)
     basis = classes.expand(len(rows), -1, -1)
     spread = head.backward([values.unsqueeze(-2) for values in inputs], basis, down_to=1)[0]
-    weight_back = torch.einsum(
-        "nko,on->nk", spread, head.weights[1][:, neuron].to(spread)
-    )  # δ_j of each class
+    own_weights = head.weights[1][:, neuron].to(spread)
+    weight_back = torch.einsum("nko,on->nk", spread, own_weights)  # δ_j of each class
 
     def implied(scale: Tensor) -> tuple[Tensor, Tensor]:
         """t δ_j(t), which is M, and its derivative."""
@@ -278,38 +277,42 @@ def mode(values: Tensor, tolerance: float) -> tuple[float, int]:
 @final
 @dataclass(frozen=True)
 class Remainder:
-    """The residual of gradients after subtracting samples; with a dimension for trials."""
+    """The residual of gradients after subtracting samples; with a dimension for trials.
+
+    A label of −1 marks an empty slot.
+    """
 
     whole: Layers
+    inputs: Tensor  # (trials, slots, numbers) of the samples, and (trials, slots) the labels and shares
+    labels: Tensor
+    shares: Tensor
     first: tuple[Tensor, Tensor | None]  # the residual of the first layer
     second: Tensor | None  # and of the second; None of a large one, of which only columns are made
     parts: list[tuple[Tensor, Tensor]]  # what enters each layer and the loss's derivative in what it puts out
     sizes: Tensor  # (trials, layers), norms of the gradients
 
     @classmethod
-    def of(cls, head: DenseHead, layers: Layers, inputs: Tensor, labels: Tensor, shares: Tensor) -> Self:
-        """The residual given samples; a label of −1 marks an empty slot."""
-        sizes = torch.stack([torch.stack([norm(one) for one in own]) for own, _ in layers], 1)
-        return cls._of(head, layers, sizes, inputs, labels, shares)
-
-    def by(self, head: DenseHead, inputs: Tensor, labels: Tensor, shares: Tensor) -> Self:
-        """The residual of the same gradients given other samples."""
-        return self._of(head, self.whole, self.sizes, inputs, labels, shares)
-
-    @classmethod
-    def _of(
-        cls, head: DenseHead, layers: Layers, sizes: Tensor, inputs: Tensor, labels: Tensor, shares: Tensor
+    def of(
+        cls,
+        head: DenseHead,
+        layers: Layers,
+        samples: tuple[Tensor, Tensor, Tensor],
+        sizes: Tensor | None = None,
     ) -> Self:
+        """The residual given inputs, labels and shares."""
+        if sizes is None:
+            sizes = torch.stack([torch.stack([norm(one) for one in own]) for own, _ in layers], 1)
+        inputs, labels, shares = samples
         parts = head.parts(inputs, labels.clamp(min=0), shares * (labels >= 0))
         (weight, bias), after = layers[0], layers[1][0]
         small = len(layers) == 2 or after[0].numel() <= LARGE
-        return cls(
-            layers,
-            (_less(weight, *parts[0]), None if bias is None else bias - parts[0][1].sum(-2)),
-            _less(after, *parts[1]) if small else None,
-            parts,
-            sizes,
-        )
+        first = _less(weight, *parts[0]), None if bias is None else bias - parts[0][1].sum(-2)
+        second = _less(after, *parts[1]) if small else None
+        return cls(layers, *samples, first, second, parts, sizes)
+
+    def by(self, head: DenseHead, samples: tuple[Tensor, Tensor, Tensor]) -> Self:
+        """The residual of the same gradients given other samples."""
+        return self.of(head, self.whole, samples, self.sizes)
 
     def columns(self, trial: Tensor, neuron: Tensor) -> Tensor:
         """The residual of some columns of the second layer, `(columns, outputs)`."""

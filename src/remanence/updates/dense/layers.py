@@ -6,7 +6,6 @@ sign: one row, seen twice."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
+from torch.nn.functional import one_hot
 
 from remanence.core.exceptions import InputError
 from remanence.updates.watching import Seen, logits_of, watching
@@ -429,33 +428,3 @@ def head_inputs(model: nn.Module, head: DenseHead, inputs: Tensor) -> Tensor:
     with watching({head.names[0]: layer}, seen), torch.no_grad():
         model(inputs)
     return seen[0][1].double()
-
-
-def own_gradients(
-    model: nn.Module,
-    head: DenseHead,
-    shape: tuple[int, ...],
-    entering: Tensor,
-    labels: Tensor,
-    shares: Tensor,
-) -> dict[str, Tensor]:
-    """What a copy of the client's own module, in double precision, makes of what enters its dense layers: by autograd.
-
-    Inputs of a `shape` reach those layers, and what enters there is exchanged. Losses are summed by shares.
-    """
-    own = copy.deepcopy(model).double().eval().cpu()
-    layer = own.get_submodule(head.names[0])
-    handle = layer.register_forward_pre_hook(lambda *_: (entering.double().cpu(),))
-    try:
-        said = logits_of(own(torch.zeros(len(labels), *shape, dtype=torch.float64)))
-    finally:
-        handle.remove()
-    if not isinstance(said, Tensor):
-        raise TypeError("a network that returns no logits")
-    if said.ndim == 1 or said.shape[1] == 1:
-        losses = binary_cross_entropy_with_logits(said.flatten(), labels.to(said), reduction="none")
-    else:
-        losses = cross_entropy(said, labels.cpu(), reduction="none")
-    named = {name: value for name, value in own.named_parameters() if name.rpartition(".")[0] in head.names}
-    parts = torch.autograd.grad((losses * shares.to(losses)).sum(), list(named.values()))
-    return dict(zip(named, parts, strict=True))

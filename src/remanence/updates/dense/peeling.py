@@ -41,30 +41,29 @@ _ROUGHLY = 0.1  # the share of the gradient that may be unexplained for this to 
 _CLEARLY = 1e-2  # of the usual size of what a neuron puts out: so far below zero it must be to count as off
 
 
-def sharpened(
-    head: DenseHead, left: Remainder, found: tuple[Tensor, Tensor, Tensor], nearly: float
-) -> tuple[Tensor, Tensor, Remainder]:
-    """Refined inputs, shares and residuals of trials whose samples explain much, but not `nearly` all, of the gradient.
+Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slots, ...) each
 
-    `found` is inputs, labels and shares, `(trials, slots, ...)` each. Trials that still do not explain nearly all are
-    unchanged.
+
+def sharpened(head: DenseHead, left: Remainder, nearly: float) -> Remainder:
+    """The same with refined samples, in trials whose samples explain much, but not `nearly` all, of the gradient.
+
+    Trials that still do not explain nearly all are unchanged.
     """
-    inputs, labels, shares = found
     rest = left.unexplained.amax(1)
     for trial in ((rest >= nearly) & (rest < _ROUGHLY)).nonzero().squeeze(1).tolist():
+        inputs, labels, shares = left.inputs.clone(), left.labels, left.shares.clone()
         own = labels[trial] >= 0
         weight, bias = left.whole[0]
         first = weight[trial], None if bias is None else bias[trial]
         sharp = _by_what_is_off(head, first, inputs[trial][own])
         if sharp is None:
             continue
-        tried, parts = inputs.clone(), shares.clone()
-        tried[trial, own] = sharp
-        parts[trial, own] = _shares(head, first[1], sharp, labels[trial][own])
-        after = left.by(head, tried, labels, parts)
+        inputs[trial, own] = sharp
+        shares[trial, own] = _shares(head, first[1], sharp, labels[trial][own])
+        after = left.by(head, (inputs, labels, shares))
         if after.unexplained[trial].max() < nearly:
-            inputs, shares, left = tried, parts, after
-    return inputs, shares, left
+            left = after
+    return left
 
 
 def _by_what_is_off(head: DenseHead, first: tuple[Tensor, Tensor | None], inputs: Tensor) -> Tensor | None:
@@ -92,8 +91,6 @@ def _shares(head: DenseHead, bias: Tensor | None, inputs: Tensor, labels: Tensor
     deltas = head.backward(values, head.loss_vectors(logits, labels))[0]
     return torch.linalg.lstsq(deltas.mT, bias.to(deltas)[:, None]).solution.squeeze(1)
 
-
-Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slots, ...) each
 
 _ROUNDS = 64
 _SIZES = 8  # batch sizes that are tried
@@ -178,13 +175,13 @@ def reconstruct(
     head.require_readable()
     tolerance = tolerance_of(precision)
     trials = len(layers[0][0])
-    inputs, labels, shares = _nothing(layers)
     level = layers[0][0].abs().amax(-1)
     live = level > 0
-    sizes = shares.new_full((trials, head.classes), size)
+    sizes = layers[0][0].new_full((trials, head.classes), size, dtype=torch.float64)
+    samples = _nothing(layers)
     if start is not None:
-        inputs, labels, shares = _compact(start.inputs, start.labels, start.shares, slots)
-    left = Remainder.of(head, layers, inputs, labels, shares)
+        samples = _compact(start.inputs, start.labels, start.shares, slots)
+    left = Remainder.of(head, layers, samples)
     if start is not None:
         live = left.first[0].abs().amax(-1) > _NOISE * precision * level
         sizes[:] = (1 / start.shares.where(start.found, torch.nan)).nanmedian(1, keepdim=True).values
@@ -199,42 +196,21 @@ def reconstruct(
         excuse = torch.minimum(tolerance + candidates.slack, 0.5 / implied.clamp(min=1)).clamp(min=tolerance)
         agreed = (candidates.batch_size / implied - 1).abs() < excuse
         found = _merge(head, left.first[0], candidates[agreed], implied[agreed], trials, tolerance)
-        new: Found = _compact(*_unseen(inputs, *found, tolerance), slots)
+        new = _compact(*_unseen(left.inputs, *found, tolerance), slots)
         twins, first = first and not some.equal(live), peel and bool(new[1].shape[1])
         if not new[1].shape[1]:
             if twins:
                 continue
             break
-        inputs, labels, shares = _compact(
-            *(torch.cat(pair, 1) for pair in zip((inputs, labels, shares), new, strict=True)), slots
-        )
-        left = left.by(head, inputs, labels, shares)
-        inputs, shares, left = sharpened(head, left, (inputs, labels, shares), max(_NEARLY, 30 * precision))
+        both = zip((left.inputs, left.labels, left.shares), new, strict=True)
+        left = left.by(head, _compact(*(torch.cat(pair, 1) for pair in both), slots))
+        left = sharpened(head, left, max(_NEARLY, 30 * precision))
         # Skip neurons whose residual gradient is mere rounding.
         live = left.first[0].abs().amax(-1) > _NOISE * precision * level
         live &= (left.unexplained.amax(1) > _NOISE * precision)[:, None]
-        if not live.any() or inputs.shape[1] >= slots:
+        if not live.any() or left.inputs.shape[1] >= slots:
             break
-    inputs, unexplained = _refine(head, left, inputs, labels, shares, precision)
-    return _snapped(head, layers, Recovered(inputs, labels, shares, unexplained), precision).padded(slots)
-
-
-def _snapped(head: DenseHead, layers: Layers, found: Recovered, precision: float) -> Recovered:
-    """Shares that are nearly one over a whole number become that, where the gradient is then explained no worse."""
-    sizes = 1 / found.shares.where(found.found, 1.0)
-    near = is_whole(sizes, tolerance_of(precision)) & found.found
-    shares = (1 / sizes.round()).where(near, found.shares)
-    if (shares == found.shares).all():
-        return found
-    left = Remainder.of(head, layers, found.inputs, found.labels, shares)
-    inputs, unexplained = _refine(head, left, found.inputs, found.labels, shares, precision)
-    no_worse = unexplained.sum(1) <= 1.01 * found.unexplained.sum(1)
-    return Recovered(
-        inputs.where(no_worse[:, None, None], found.inputs),
-        found.labels,
-        shares.where(no_worse[:, None], found.shares),
-        unexplained.where(no_worse[:, None], found.unexplained),
-    )
+    return _refined(head, left, precision).padded(slots)
 
 
 def reconstruct_at_any_scale(
@@ -255,7 +231,7 @@ def likely_sizes(head: DenseHead, layers: Layers, *, precision: float) -> list[f
     """Batch sizes, whole or not, that several neurons of one gradient imply, the likeliest first."""
     tolerance = tolerance_of(precision)
     live = worth_testing(head, layers[0], layers[0][0].abs().amax(-1) > 0, tolerance)
-    candidates = find_candidates(head, Remainder.of(head, layers, *_nothing(layers)), live, precision)
+    candidates = find_candidates(head, Remainder.of(head, layers, _nothing(layers)), live, precision)
     sizes = candidates.batch_size[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
     found = []
     while len(found) < _SIZES:
@@ -345,13 +321,12 @@ def _compact(inputs: Tensor, labels: Tensor, shares: Tensor, slots: int) -> Foun
     return inputs.gather(1, across), labels.gather(1, order), shares.gather(1, order)
 
 
-def _refine(
-    head: DenseHead, left: Remainder, inputs: Tensor, labels: Tensor, shares: Tensor, precision: float
-) -> tuple[Tensor, Tensor]:
+def _refined(head: DenseHead, left: Remainder, precision: float) -> Recovered:
     """Where nearly all is explained, solve Σ δ_m x_mᵀ = G₀ over all neurons; keep it as long as it explains more.
 
     If the residual is large, the update has further samples, and a fit would spoil correct inputs.
     """
+    inputs, labels, shares = left.inputs, left.labels, left.shares
     present = labels >= 0
     rest = left.unexplained
     improving = (rest.amax(1) < max(_NEARLY, 30 * precision)) & present.any(1)
@@ -367,15 +342,14 @@ def _refine(
         sharp = losses.norm(dim=-1) > min(0.1, 1e9 * precision)
         usable = (present & sharp & (improving & (failed == 0))[:, None]).unsqueeze(-1)
         tried = inputs + (step / shares.where(present, 1.0).unsqueeze(-1)).where(usable, 0.0)
-        after = left.by(head, tried, labels, shares)
-        rest_after = after.unexplained
+        left = left.by(head, (tried, labels, shares))  # trials that no longer improve are done
+        rest_after = left.unexplained
         improving &= rest_after.sum(1) < rest.sum(1)
         inputs = torch.where(improving[:, None, None], tried, inputs)
         worthwhile = rest_after.sum(1) < rest.sum(1) / 2
         rest = torch.where(improving[:, None], rest_after, rest)
         improving &= worthwhile
-        left = after  # trials that no longer improve are done
-    return inputs, rest
+    return Recovered(inputs, labels, shares, rest)
 
 
 _ROUNDINGS = 8
@@ -396,9 +370,7 @@ def parallel_rows(head: DenseHead, layers: list[Layer], precision: float) -> tup
     absolute = precision * rows.abs().max()  # at worst: a difference of weights is rounded on their scale
     angle = (_ROUNDINGS * absolute * rows.shape[1] ** 0.5 / size.clamp(min=1e-300)).clamp(min=_FINEST)
     seen = (angle < 1 / _SEEN) & (bias != 0)
-    if (
-        int(seen.sum()) > _AT_ONCE
-    ):  # of very many rows, those that a few sides of them show to be another's multiple
+    if int(seen.sum()) > _AT_ONCE:  # look for multiples of others from a few sides first
         sides = torch.randn(rows.shape[1], 4, generator=torch.Generator().manual_seed(0)).to(rows)
         quotients = (rows @ sides) / bias.where(seen, 1.0)[:, None]
         seen = twins(quotients[None], seen[None], float(angle[seen].median()))[0] >= 0

@@ -43,6 +43,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import final
 
 import torch
@@ -220,7 +221,7 @@ class Recomputed:
         their rounding, propagates to the inputs, the more the less the records' derivatives differ.
         """
         rest_bias = self.left_of_bias(0)
-        rows = ~self.undecided(0) if is_whole else self.support().any(0)
+        rows = ~self.undecided(0) if is_whole else self.support[0].any(0)
         derivatives, sizes = (
             (self.deltas[0] * self.proposal.shares.unsqueeze(-1))[:, rows],
             self.proposal.inputs.norm(dim=-1),
@@ -257,39 +258,33 @@ class Recomputed:
         """The residual of some rows of the first layer."""
         return torch.cat([rest[rows[some]] for some, rest in self.left(0)])
 
-    def _worst(self) -> Tensor:
-        """For each neuron of the first layer: the worst residual of its row and column, over the tolerance."""
-        rest_bias, allowed_bias = self.left_of_bias(0), self.tolerance_of_bias(0)
-        ratio = torch.cat([_over(rest, self.tolerance(0, rows)).amax(-1) for rows, rest in self.left(0)])
-        if rest_bias is not None and allowed_bias is not None:
-            ratio = torch.maximum(ratio, _over(rest_bias, allowed_bias))
+    @cached_property
+    def support(self) -> tuple[Tensor, Tensor]:
+        """Which neurons support each record: explained, with a significant contribution of it; and how precisely.
+
+        Both are (records, neurons); the precision is that of the neuron's column, relative to the contribution.
+        """
+        fits, allowed_rows, squares = ~self.undecided(0), [], self.sizes.new_zeros(())
+        for rows, rest in self.left(0):
+            allowed = self.tolerance(0, rows)
+            fits[rows] &= (rest.abs() <= allowed).all(-1)
+            allowed_rows.append(allowed.norm(dim=-1))
         for rows, rest in self.left(1):
-            ratio = torch.maximum(ratio, _over(rest, self.tolerance(1, rows)).amax(0))
-        return ratio
-
-    def _allowed_columns(self) -> Tensor:
-        """The norm of the tolerance of each column of the second layer."""
-        return (
-            torch.stack([self.tolerance(1, rows).square().sum(0) for rows, _ in self.left(1)]).sum(0).sqrt()
-        )
-
-    def support(self) -> Tensor:
-        """Which neurons support each record, (records, neurons): explained, with a significant contribution of it."""
-        ratio = self._worst()
-        allowed_rows = torch.cat([self.tolerance(0, rows).norm(dim=-1) for rows, _ in self.left(0)])
-        allowed_columns = self._allowed_columns()
+            allowed = self.tolerance(1, rows)
+            fits &= (rest.abs() <= allowed).all(0)
+            squares = squares + allowed.square().sum(0)
+        rest_bias, allowed_bias = self.left_of_bias(0), self.tolerance_of_bias(0)
+        if rest_bias is not None and allowed_bias is not None:
+            fits &= rest_bias.abs() <= allowed_bias
         shares = self.proposal.shares.unsqueeze(-1)
-        rows = self.deltas[0].abs() * shares * self.proposal.inputs.norm(dim=-1, keepdim=True)
+        parts = self.deltas[0].abs() * shares * self.proposal.inputs.norm(dim=-1, keepdim=True)
         columns = self.values[1] * shares * self.deltas[1].norm(dim=-1, keepdim=True)
-        stands_out = (rows > STANDS_OUT * allowed_rows) & (columns > STANDS_OUT * allowed_columns)
-        return stands_out & (ratio <= 1) & ~self.undecided(0)
+        stands_out = (parts > STANDS_OUT * torch.cat(allowed_rows)) & (columns > STANDS_OUT * squares.sqrt())
+        return stands_out & fits, squares.sqrt() / columns.clamp(min=1e-300)
 
     def proven_by_neurons(self, *, scale_is_known: bool) -> Tensor:
         """Records with neurons whose rows and columns no stranger would meet."""
-        support = self.support()
-        shares = self.proposal.shares.unsqueeze(-1)
-        columns = self.values[1] * shares * self.deltas[1].norm(dim=-1, keepdim=True)
-        relative = self._allowed_columns() / columns.clamp(min=1e-300)
+        support, relative = self.support
         finest = relative.where(support, 1.0).amin(-1).clamp(min=1e-300)  # (records,)
         rows = support.sum(-1)
         classes, deep = self.head.classes, len(self.head.weights) > 2 and self.head.classes > 2
@@ -311,15 +306,21 @@ class Recomputed:
         room = (2 * tolerance * size).clamp(min=1e-15)
         return (-room.log2()).clamp(min=0).where((off <= tolerance * size) & (size.round() >= 1), 0.0)
 
-    def batch_size_of_shares(self) -> int | None:
-        """The batch size that the shares imply, if that is not a coincidence; None otherwise."""
-        size = 1 / self.proposal.shares
+    def batch_size(self) -> int | None:
+        """The batch size that the shares imply, if that is no coincidence and the layer spans as many dimensions.
+
+        An undeclared factor of a tenth makes shares those of ten times as many records, and a record that is
+        there twice has the share of half as many. If the layer has no more dimensions than that, this is undecidable.
+        """
+        size, weight = 1 / self.proposal.shares, self.layers[0][0]
         middle = size.median()
-        off = max(float((size / middle - 1).abs().max()), 64 * self.precision)
         whole = int(middle.round())
-        chance = 2 * off * whole
-        agrees = abs(float(middle) - whole) <= 2 * off * whole
-        return whole if agrees and chance < 1e-3 and whole >= len(self.proposal) else None
+        off = 2 * whole * max(float((size / middle - 1).abs().max()), 64 * self.precision)
+        agrees = abs(float(middle) - whole) <= off < 1e-3
+        if not agrees or not len(self.proposal) <= whole < min(weight.shape):
+            return None
+        part = span_of_sketch(sketched(weight, whole + 1), weight, self.rounding)
+        return whole if part.rank == whole and not part.fades else None
 
     def distinct(self) -> int | None:
         """How many records there are, if all have the same share; class weights have one for each label.
@@ -334,10 +335,6 @@ class Recomputed:
         whole = 1 / float(shares.median())
         more, near = round(whole) - len(shares), abs(whole - round(whole)) < _NEAR_A_WHOLE
         return None if (more != 0 if coarse else 0 < more <= len(shares) and near) else len(shares)
-
-
-def _over(rest: Tensor, allowed: Tensor) -> Tensor:
-    return rest.abs() / allowed.clamp(min=1e-300)
 
 
 def alike(shares: Tensor, precision: float) -> bool:
@@ -373,9 +370,8 @@ def _single_layer(some: Recomputed, *, scale_is_known: bool) -> Tensor:
     is_mean = scale_is_known and bool(((shares * count - 1).abs() <= off).all())
     losses = head.loss_vectors(head.forward(_others(inputs))[1], labels.expand(_DRAWS, -1))
     unit = own / size[:, None]
-    turns = (
-        losses - own - ((losses - own) * unit).sum(-1, keepdim=True) * unit
-    )  # a share makes up for the rest
+    # A share makes up for the rest.
+    turns = losses - own - ((losses - own) * unit).sum(-1, keepdim=True) * unit
     # (records, directions), in tolerances
     spread = torch.linalg.svdvals((turns / tolerance).transpose(0, 1)) / _DRAWS**0.5
     if is_mean:
@@ -513,56 +509,37 @@ def verify(
         some = Recomputed.of(head, layers, proposal[kept], rounding)
         whole = some.refitted()
         if whole is not None:
-            blends = blended(whole, scale_is_known=scale_is_known)
-            error = torch.maximum(whole.errors(is_whole=True), blends)
-            told = _with_labels(proposal, kept, whole, scale_is_known=scale_is_known)
-            return _result(told, kept, whole, error, is_whole=True, batch_size=whole.distinct())
+            return _result(proposal, kept, whole, is_whole=True, scale_is_known=scale_is_known)
         if len(layers) == 1:  # its rows have no columns behind them: only the whole is a proof
             break
         proven = some.proven_by_neurons(scale_is_known=scale_is_known)
         if proven.all():
-            size = _if_spanned(some, some.batch_size_of_shares()) if scale_is_known else None
-            told = _with_labels(proposal, kept, some, scale_is_known=scale_is_known)
-            return _result(told, kept, some, some.errors(is_whole=False), is_whole=False, batch_size=size)
+            return _result(proposal, kept, some, is_whole=False, scale_is_known=scale_is_known)
         kept = kept[proven]
     return _nothing(proposal, layers)
 
 
 def _result(
-    proposal: Proposal,
-    kept: Tensor,
-    some: Recomputed,
-    errors: Tensor,
-    *,
-    is_whole: bool,
-    batch_size: int | None,
+    proposal: Proposal, kept: Tensor, some: Recomputed, *, is_whole: bool, scale_is_known: bool
 ) -> Proof:
-    error = proposal.shares.new_full((len(proposal),), torch.inf)
-    error[kept] = errors
-    proven = error < _NO_BETTER
+    """The proof of the records that were `kept`, which explain the whole update or have neurons of their own."""
+    errors = some.errors(is_whole=is_whole)
+    if is_whole:
+        errors = torch.maximum(errors, blended(some, scale_is_known=scale_is_known))
+    error = torch.full_like(proposal.shares, torch.inf)
+    error[kept] = errors.where(errors < _NO_BETTER, torch.inf)
+    proven, complete = error < torch.inf, is_whole and bool((errors < _NO_BETTER).all())
     if not proven.any():
         return _nothing(proposal, some.layers)
+    size = None
+    if complete:
+        size = some.distinct()
+    elif not is_whole and scale_is_known:
+        size = some.batch_size()
+    told = _with_labels(proposal, kept, some, scale_is_known=scale_is_known)
     shares = proposal.shares.clone()
     shares[kept] = some.proposal.shares
-    refined = proposal.with_shares(shares)
-    complete = is_whole and bool(proven[kept].all())
-    return Proof(
-        refined, proven, error.where(proven, torch.inf), some.unexplained(), complete,
-        batch_size if complete or not is_whole else None,
-    )  # fmt: skip
-
-
-def _if_spanned(some: Recomputed, size: int | None) -> int | None:
-    """A batch size that shares imply, if the first layer spans just as many dimensions.
-
-    An undeclared factor of a tenth makes shares those of ten times as many records, and a record that is
-    there twice has the share of half as many. If the layer has no more dimensions than that, this is undecidable.
-    """
-    weight = some.layers[0][0]
-    if size is None or size >= min(weight.shape):
-        return None
-    part = span_of_sketch(sketched(weight, size + 1), weight, some.rounding)
-    return size if part.rank == size and not part.fades else None
+    return Proof(told.with_shares(shares), proven, error, some.unexplained(), complete, size)
 
 
 def _with_labels(proposal: Proposal, kept: Tensor, some: Recomputed, *, scale_is_known: bool) -> Proposal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
@@ -24,7 +25,7 @@ from remanence.updates.caveats import (
 )
 from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.belonging import Belonging, belonging, misfit
-from remanence.updates.dense.layers import DenseHead, Layer, Layers, has_one_logit, own_gradients
+from remanence.updates.dense.layers import DenseHead, Layer, Layers, has_one_logit
 from remanence.updates.dense.peeling import Recovered, parallel_rows, reconstruct_at_any_scale
 from remanence.updates.dense.proofs import (
     Proof,
@@ -40,6 +41,7 @@ from remanence.updates.dense.span_fit import fit_in_span
 from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Effort, Sent, SharedGradient
+from remanence.updates.watching import logits_of, loss_of
 
 _STARTS = 2  # with a scale that is known, and with one that is not: what is found is found at once
 _AT_ONCE = 32  # records that are solved for within the span: the work grows with the fourth power
@@ -259,12 +261,29 @@ class Own:
         shape = shape or ((head.weights[0].shape[1],) if head.is_whole_network else None)
         return None if numbers > _COPIED or shape is None else cls(model, head, shape)
 
+    def gradients(self, records: Proposal) -> dict[str, Tensor]:
+        """What a copy of the module, in double precision, makes of what enters its dense layers: by autograd.
+
+        Inputs of its shape reach those layers, and what enters there is exchanged. Losses are summed by shares.
+        """
+        own, entering = copy.deepcopy(self.model).double().eval().cpu(), records.inputs.double().cpu()
+        layer = own.get_submodule(self.head.names[0])
+        handle = layer.register_forward_pre_hook(lambda *_: (entering,))
+        try:
+            said = logits_of(own(torch.zeros(len(records), *self.shape, dtype=torch.float64)))
+        finally:
+            handle.remove()
+        if not isinstance(said, Tensor):
+            raise TypeError("a network that returns no logits")
+        losses = loss_of(said, records.labels.cpu(), reduction="none")
+        layers = set(self.head.names)
+        named = {name: value for name, value in own.named_parameters() if name.rpartition(".")[0] in layers}
+        parts = torch.autograd.grad((losses * records.shares.to(losses)).sum(), list(named.values()))
+        return dict(zip(named, parts, strict=True))
+
     def agrees(self, records: Proposal) -> bool:
         """Whether autograd on the module agrees with the layers' formulas, in double precision."""
-        made = own_gradients(
-            self.model, self.head, self.shape, records.inputs, records.labels, records.shares
-        )
-        said = self.head.layers_of({name: value[None] for name, value in made.items()})
+        said = self.head.layers_of({name: value[None] for name, value in self.gradients(records).items()})
         told = self.head.gradients(records.inputs.cpu(), records.labels.cpu(), records.shares.cpu())
         return all(
             float((own[0].double() - weight).norm()) <= _AGREES * float(weight.norm())

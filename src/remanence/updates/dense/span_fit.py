@@ -25,10 +25,8 @@ from remanence.updates.span import Decomposed
 _SOFT = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015, 0.008, 0.004, 0.002, 0.001)  # of the spread of what enters
 _ITERATIONS, _LAST = 6, 30  # for each softness, and for the function itself
 _RECOUNTS = 6  # how often labels are counted anew where the solution does not fit
-_FALLS, _SETTLES = (
-    0.8,
-    0.1,
-)  # a residual that falls by less from one softness to the next, from this one on, stands still
+# A residual that falls by less from one softness to the next, from this one on, stands still.
+_FALLS, _SETTLES = 0.8, 0.1
 _ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
 FITS = 1e-2  # a residual above which nothing is proposed
 

@@ -40,11 +40,11 @@ _ROWS = 3  # clearly switched-off rows that a column is found from, times the ba
 _REWEIGHTINGS, _FLOOR, _COOLING = 15, 0.5, 0.7
 _ZERO = 1e-3  # relative to the mean entry: an entry below counts as zero
 _FAINT = (
-    1e-2  # rows this small are left out: bringing all rows to one size would magnify their rounding errors
+    1e-2  # rows this small are left out: at one size with others, their rounding errors would be magnified
 )
 _VANISHES, _AS_MANY = 0.65, 0.85  # shares of the rows that should vanish: of those that do, and in number
 _MORE = (
-    1.2  # times the batch size: on how many rows a column must vanish; any direction can on as many as that
+    1.2  # times the batch size: on so many rows a column must vanish; any direction can on as many as that
 )
 _CLOSE = 0.85  # the cosine between a column and what the network allows, from which it is worth polishing
 _OWN = 0.5  # the weight of a column itself, in every other step: it distinguishes samples of one label
