@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--per-class", type=int, nargs="+", choices=list(AIMS), default=list(AIMS))
     parser.add_argument("--steps", type=int, nargs="+", help="instead of the usual ones")
+    parser.add_argument("--batch", type=int, default=1024, help="with a folder; digits take 64")
     parser.add_argument("--parts", action="store_true")
     asked = parser.parse_args()
     settings = Settings("small" if asked.folder is None else "paper", asked.folder, device=asked.device)
@@ -80,7 +81,10 @@ def main() -> None:
         f"{name}, torch {torch.__version__}; the first run of each, which compiles, is not counted",
         flush=True,
     )
-    setup, (batch, trials) = handwriting_setup(settings), (64, 50) if asked.folder is None else (1024, 2000)
+    setup, (batch, trials) = (
+        handwriting_setup(settings),
+        (64, 50) if asked.folder is None else (asked.batch, 2000),
+    )
     attack = Reconstructor(batch=batch, separation=0.3)
     for per_class in asked.per_class:
         game, (aim, usual) = setup.game(per_class), AIMS[per_class]

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import conv2d, interpolate
 
 from remanence import InputError, Records
-from remanence.reconstructor.decoders import convolutional, separation_loss, softmin_loss
+from remanence.reconstructor.decoders import Residual, convolutional, separation_loss, softmin_loss
 from remanence.reconstructor.learning import Learner
 
 
@@ -80,6 +81,22 @@ def test_a_convolutional_decoder_draws_pictures_of_any_size_within_their_range(s
     assert drawn.shape == (2, *shape)
     assert drawn.min() >= pool.features.min() - 1e-6
     assert drawn.max() <= pool.features.max() + 1e-6
+
+
+@pytest.mark.parametrize("outputs", [4, 8])
+def test_a_block_that_doubles_the_side_is_the_one_that_the_paper_draws(outputs):
+    torch.manual_seed(0)
+    block = Residual(8, outputs).double()
+    values = torch.randn(3, 8, 5, 4, dtype=torch.float64, requires_grad=True)
+    wide = interpolate(block.enter(values), scale_factor=2)
+    drawn = block.body(conv2d(wide, block.widen.weight, padding=1))
+    drawn = drawn + block.bypass(interpolate(values, scale_factor=2))
+    weight = torch.randn_like(drawn)
+    inputs = [values, *block.parameters()]
+    slow = torch.autograd.grad((drawn * weight).sum(), inputs)
+    fast = block(values)
+    torch.testing.assert_close(fast, drawn)
+    torch.testing.assert_close(torch.autograd.grad((fast * weight).sum(), inputs), slow)
 
 
 def learn(path, steps, stop=None):

@@ -113,7 +113,9 @@ class HeldOut:
 
     def quality(self, network: ReconstructorNetwork, prepared: Tensors) -> tuple[float, float]:
         """The mean error of the closest record, and the true positive rate at a false positive rate of 1 %."""
-        drawn = network.draw(prepared)
+        on_gpu = self.targets.features.is_cuda  # as in learning
+        with torch.autocast("cuda", torch.bfloat16, enabled=on_gpu):
+            drawn = network.draw(prepared)
 
         def closest(records: Tensor, drawn: Tensor) -> Tensor:
             records = records.unsqueeze(1) if network.places is None else records[:, network.places]
