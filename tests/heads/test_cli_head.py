@@ -140,6 +140,13 @@ def test_pictures_are_resized_and_normalised_as_told(files, tmp_path):
         Preparation(8)(tmp_path / "float.tiff")
 
 
+@pytest.mark.parametrize("most", [5, 50], ids=["far beyond what Pillow opens", "a little beyond it"])
+def test_a_picture_that_would_fill_the_memory_is_refused(files, monkeypatch, most):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)  # the picture has 64
+    with pytest.raises(InputError, match="could be decompression bomb"):
+        Preparation(8)(next((files / "own" / "digit-3").iterdir()))
+
+
 def test_what_is_no_picture_or_no_backbone_is_refused_in_a_sentence(files, tmp_path):
     for name in "ab":
         (tmp_path / "own" / name).mkdir(parents=True)

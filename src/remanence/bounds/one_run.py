@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -42,10 +42,8 @@ from scipy.special import ndtr, ndtri
 
 from remanence.bounds.engine.closed_forms import shift_of
 from remanence.bounds.engine.dpsgd import delta_upper, epsilon_upper
-from remanence.bounds.engine.schedule import Segment, normalise
+from remanence.bounds.engine.schedule import Array, Segment, normalise
 from remanence.core.exceptions import InputError
-
-Array = npt.NDArray[np.floating[Any]]
 
 _LEAST_DELTA = 1e-7  # rarer events are irrelevant for a few thousand canaries
 _LINES = 24

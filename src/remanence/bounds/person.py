@@ -154,8 +154,8 @@ class Person:
         return [self._bracket(normalise(schedule), log, rtol) for log in log_baselines]
 
     def _bracket(self, schedule: Schedule, log_baseline: float, rtol: float) -> Bracket:
-        find = replaced if self.replaced else _removed
-        options = [find(run, log_baseline, rtol) for run in self.schedules(schedule)]
+        find = replaced if self.replaced else dpsgd_bracket
+        options = [find(run, log_baseline, rtol=rtol) for run in self.schedules(schedule)]
         log_lower = (
             options[0].log_lower if self.batches == "shuffled" or is_full_batch(schedule) else -math.inf
         )
@@ -182,11 +182,7 @@ def read_person(person: Person | None) -> Person:
     return instance("person", Person() if person is None else person, Person, "a Person", "Person(records=5)")
 
 
-def _removed(run: Schedule, log_baseline: float, rtol: float) -> Bracket:
-    return dpsgd_bracket(run, log_baseline, rtol=rtol)
-
-
-def replaced(run: Schedule, log_baseline: float, rtol: float) -> Bracket:
+def replaced(run: Schedule, log_baseline: float, *, rtol: float) -> Bracket:
     """γ if the other training has another record in the target's place: one removed, the other added."""
     if is_full_batch(run):
         halved = tuple(replace(segment, noise_multiplier=segment.noise_multiplier / 2) for segment in run)

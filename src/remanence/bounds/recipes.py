@@ -57,8 +57,8 @@ def recompute(recipe: Mapping[str, Any]) -> Bound:
     """
     try:
         function, arguments = _KNOWN[recipe["function"]], recipe["arguments"]
-        read = {name: _READERS.get(name, _same)(value) for name, value in arguments.items()}
-        bound = function(**read)
+        read = {name: reader(arguments[name]) for name, reader in _READERS.items() if name in arguments}
+        bound = function(**{**arguments, **read})
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -88,10 +88,6 @@ def _plain(value: Any) -> Any:
 def _count(value: Any) -> int:
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 1 if parts is None else sum(map(_count, parts))
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _schedule(value: Any) -> Segment | list[Segment]:

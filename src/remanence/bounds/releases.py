@@ -87,18 +87,16 @@ def correlated_noise(
         )
     if at_least:
         run = Segment(noise_multiplier / longest, 1.0, math.ceil(steps / apart))
-        bound = dpsgd(baseline, schedule=[run], log_baseline=log_baseline)
         how = f"each record takes part in any steps that are at least {apart} apart"
     elif rate < 1:
         run = Segment(noise_multiplier / longest, rate, math.ceil(steps / apart))
-        bound = dpsgd(baseline, schedule=[run], log_baseline=log_baseline)
         how = f"cyclic Poisson sampling: each record belongs to one of {apart} parts, which take turns"
     else:
         products = np.abs(matrix.T @ matrix)
         sums = [float(products[start::apart, start::apart].sum()) for start in range(min(apart, steps))]
         run = Segment(noise_multiplier / (math.sqrt(max(sums)) * _ROUNDING))
-        bound = dpsgd(baseline, schedule=[run], log_baseline=log_baseline)
         how = f"each record takes part in every step that is a multiple of {apart} after its first, and in no other"
+    bound = dpsgd(baseline, schedule=[run], log_baseline=log_baseline)
     assumptions = (
         how,
         "what is released is the factor times the clipped gradient sums plus Gaussian noise, and what follows from it",

@@ -75,7 +75,7 @@ def true_positives(
     """
     segments = read_schedule(noise_multiplier, sample_rate, steps, schedule)
     rates = read_baselines(false_positive_rate, None)
-    ends = [ceiling(replaced(segments, log, 1e-4).log_upper) for log in rates.logs]
+    ends = [ceiling(replaced(segments, log, rtol=1e-4).log_upper) for log in rates.logs]
     assumptions = (
         *DPSGD_ASSUMPTIONS[:3],
         "the other model was trained on the same records but one, or on records drawn alike",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from remanence.core.checks import number, whole
+from remanence.core.checks import number, refusing, whole
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Weights
@@ -106,16 +106,13 @@ def _tensors(weights: HeadWeights) -> Mapping[str, Tensor]:
 
 def read_state(path: Path, what: str) -> Mapping[str, Tensor]:
     """Names and tensors out of a file; `what` is what it should hold."""
-    try:
+    needs, hint = (
+        "a .safetensors file, or a state dict that torch.save wrote",
+        f"torch.save({what}.state_dict(), path)",
+    )
+    with refusing(UnusableFileError, f"The {what} cannot be read.", needs=needs, got=path, hint=hint):
         content = read_bytes(path, MOST_TENSORS)
         return parse_tensors(content) if path.suffix == ".safetensors" else parse_state(content)
-    except UnusableFileError as error:
-        raise InputError(
-            f"The {what} cannot be read.",
-            needs="a .safetensors file, or a state dict that torch.save wrote",
-            got=f"{path}: {next(iter(str(error).splitlines()), type(error).__name__)}",
-            hint=f"torch.save({what}.state_dict(), path)",
-        ) from None
 
 
 def load_backbone(name: str, weights: Path | None = None, device: str | torch.device = "cpu") -> nn.Module:
@@ -192,31 +189,24 @@ class Preparation:
         import numpy as np
         from PIL import Image
 
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-                with Image.open(path) as picture:
-                    kind = "L" if len(self.mean) == 1 else "RGB"
-                    if picture.mode.startswith("I;16"):  # Pillow would cut them off at 255
-                        eighth = np.round(np.array(picture) / 257).astype(np.uint8)
-                        whole_range = Image.fromarray(eighth)
-                    elif picture.mode in ("I", "F"):
-                        raise ValueError(
-                            f"numbers of 32 bits (mode {picture.mode}), whose white value is unknown"
-                        )
-                    else:
-                        whole_range = picture
-                    small = whole_range.convert(kind).resize(
-                        (self.size, self.size), Image.Resampling.BILINEAR
+        kinds = OSError, ValueError, SyntaxError, Image.DecompressionBombWarning, Image.DecompressionBombError
+        summary, needs = "A picture cannot be read.", "a picture file of reasonable size"
+        with (
+            refusing(kinds, summary, needs=needs, got=path, hint="take it out of the folder"),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as picture:
+                if picture.mode in ("I", "F"):
+                    raise ValueError(
+                        f"numbers of 32 bits (mode {picture.mode}), whose white value is unknown"
                     )
-                    pixels = torch.from_numpy(np.array(small, dtype=np.float32))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombWarning) as error:
-            raise InputError(
-                "A picture cannot be read.",
-                needs="a picture file of reasonable size",
-                got=f"{path}: {next(iter(str(error).splitlines()), type(error).__name__)}",
-                hint="take it out of the folder",
-            ) from None
+                whole_range = picture
+                if picture.mode.startswith("I;16"):  # Pillow would cut them off at 255
+                    whole_range = Image.fromarray(np.round(np.array(picture) / 257).astype(np.uint8))
+                kind = "L" if len(self.mean) == 1 else "RGB"
+                small = whole_range.convert(kind).resize((self.size, self.size), Image.Resampling.BILINEAR)
+                pixels = torch.from_numpy(np.array(small, dtype=np.float32))
         channels = pixels.view(self.size, self.size, -1).permute(2, 0, 1) / 255
         mean, deviation = (torch.tensor(values)[:, None, None] for values in (self.mean, self.deviation))
         return (channels - mean) / deviation

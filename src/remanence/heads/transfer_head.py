@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from remanence.core.checks import is_number, number, one_of, whole
+from remanence.core.checks import is_number, number, one_of, refusing, whole
 from remanence.core.exceptions import InputError
 from remanence.core.mechanism import NoisyDescent, Setting
 from remanence.core.priors import EmpiricalPrior
@@ -143,20 +143,11 @@ def _optimizer(head: TransferHead, loop: Loop, tensors: list[Tensor]) -> torch.o
     options: dict[str, Any] = dict(loop.options)
     if head.optimizer in ("sgd", "rmsprop"):
         options["momentum"] = head.momentum
-    try:
-        return OPTIMIZERS[head.optimizer](
-            tensors,
-            lr=head.learning_rate,
-            weight_decay=head.weight_decay,
-            **options,
-        )
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"PyTorch's {head.optimizer} refuses these settings.",
-            needs=f"arguments of torch.optim.{OPTIMIZERS[head.optimizer].__name__}",
-            got=f"{options}: {error}",
-            hint='Loop(options=(("betas", (0.9, 0.99)),))',
-        ) from None
+    kind = OPTIMIZERS[head.optimizer]
+    needs, hint = f"arguments of torch.optim.{kind.__name__}", 'Loop(options=(("betas", (0.9, 0.99)),))'
+    summary = f"PyTorch's {head.optimizer} refuses these settings."
+    with refusing((TypeError, ValueError), summary, needs=needs, got=options, hint=hint):
+        return kind(tensors, lr=head.learning_rate, weight_decay=head.weight_decay, **options)
 
 
 def _losses(head: TransferHead, loop: Loop, logits: Tensor, wanted: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.nn.utils import parameters_to_vector
 from torch.nn.utils.parametrize import is_parametrized
 
+from remanence.core.checks import refusing
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records, concatenate
 from remanence.training.perceptron import Network
@@ -128,15 +129,14 @@ class AnyModule(Network):
         one = Records(records.features.flatten(0, 1)[:1], records.labels.flatten()[:1])
         module = copy.deepcopy(self.module).to(one.features.device)
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        try:
+        summary, needs = (
+            "The module cannot read the records.",
+            "records of the shape that its first layer takes",
+        )
+        got, hint = f"shape {records.example_shape}", "records.features in the shape that module(batch) takes"
+        kinds = RuntimeError, ValueError, TypeError, IndexError
+        with refusing(kinds, summary, needs=needs, got=got, hint=hint):
             module(one.features.to(next(iter(self.trained.values())).dtype, copy=True))
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise InputError(
-                "The module cannot read the records.",
-                needs="records of the shape that its first layer takes",
-                got=f"shape {records.example_shape}: {str(error).splitlines()[0]}",
-                hint="records.features in the shape that module(batch) takes",
-            ) from None
         for name, buffer in module.named_buffers():
             if not torch.equal(before[name], buffer):
                 raise InputError(

@@ -9,7 +9,6 @@ from remanence.core.examples import example
 if TYPE_CHECKING:
     from remanence.core.records import Records
     from remanence.game import Game
-    from remanence.training.dpsgd import DPSGD
 
 
 def digits_noisy_sum() -> Game:
@@ -43,10 +42,12 @@ def digits_dpsgd_pictures() -> Game:
     from remanence.core.errors import Criterion, mean_squared_error
     from remanence.core.priors import EmpiricalPrior
     from remanence.game import Game
+    from remanence.training.dpsgd import DPSGD
+    from remanence.training.perceptron import Perceptron
 
     data = _pictures()
     known, targets, collected = data[:500], data[500:700], EmpiricalPrior(data[700:])
-    mechanism = _training(noise_multiplier=0.4, steps=20, learning_rate=5.0)
+    mechanism = DPSGD(Perceptron((64, 10, 10)), 0.4, steps=20, max_grad_norm=0.1, learning_rate=5.0)
     threshold = float(nearest_neighbour_errors(targets, collected.records).mean())
     close = Criterion(mean_squared_error, threshold)
     bound = bounds.of(mechanism, collected.baseline(close).value)
@@ -58,10 +59,17 @@ def _digits_dpsgd(*, noise_multiplier: float, sample_rate: float, learning_rate:
     from remanence.core.errors import Criterion, mismatch
     from remanence.core.priors import FinitePrior
     from remanence.game import Game
+    from remanence.training.dpsgd import DPSGD
+    from remanence.training.perceptron import Perceptron
 
     data = _pictures()
-    mechanism = _training(
-        noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=100, learning_rate=learning_rate
+    mechanism = DPSGD(
+        Perceptron((64, 10, 10)),
+        noise_multiplier,
+        steps=100,
+        sample_rate=sample_rate,
+        max_grad_norm=0.1,
+        learning_rate=learning_rate,
     )
     bound = bounds.of(mechanism, 1 / 32)
     return Game(
@@ -74,19 +82,3 @@ def _pictures() -> Records:
 
     digits = example("digits", scale=8.0)
     return Records(digits.features.float() - 1, digits.labels)  # pixels in [−1, 1]
-
-
-def _training(
-    *, noise_multiplier: float, steps: int, learning_rate: float, sample_rate: float = 1.0
-) -> DPSGD:
-    from remanence.training.dpsgd import DPSGD
-    from remanence.training.perceptron import Perceptron
-
-    return DPSGD(
-        Perceptron((64, 10, 10)),
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
-        steps=steps,
-        max_grad_norm=0.1,
-        learning_rate=learning_rate,
-    )

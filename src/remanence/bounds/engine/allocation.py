@@ -21,10 +21,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import gammaln, ndtr, ndtri
 
 from remanence.bounds.engine.bracket import Bracket
@@ -32,8 +30,7 @@ from remanence.bounds.engine.closed_forms import log_complement
 from remanence.bounds.engine.law import Law, Part, Window, compose, log_moments
 from remanence.bounds.engine.quantise import RULES, TIERS, Masses
 from remanence.bounds.engine.rounding import FUNCTION, UNIT, exponent_slack
-
-Array = npt.NDArray[np.floating[Any]]
+from remanence.bounds.engine.schedule import Array
 
 _LEAST_LOG = math.log(1e-9)  # of a baseline; below it no lattice without a tilt has enough digits
 _LEAST_NOISE, _MOST_NOISE = (

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import erf, erfcx, log_ndtr, ndtri_exp
 
 from remanence.bounds.engine.rounding import FUNCTION, exponent_slack
-from remanence.bounds.engine.schedule import Schedule, Segment
-
-Array = npt.NDArray[np.floating[Any]]
+from remanence.bounds.engine.schedule import Array, Schedule, Segment
 
 
 def log_complement(log_probability: npt.ArrayLike) -> Array:

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import log_ndtr
 
-from remanence.bounds.engine.schedule import Schedule, Segment, total_steps
-
-Array = npt.NDArray[np.floating[Any]]
+from remanence.bounds.engine.schedule import Array, Schedule, Segment, total_steps
 
 _MOST_NODES = 30_000
 _REACH = 9.5  # standard deviations; the density there is below 1e-19 of its peak

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +18,7 @@ from scipy.fft import next_fast_len
 
 from remanence.bounds.engine.quantise import Masses
 from remanence.bounds.engine.rounding import UNIT, transform_error
-
-Array = npt.NDArray[np.floating[Any]]
+from remanence.bounds.engine.schedule import Array
 
 _LOG_DROPPED = -60.0  # Fourier coefficients smaller than this exponential are set to 0
 _LARGEST_EXPONENT = 600.0  # whose exponential is safely in the range of a float

@@ -15,16 +15,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr
 
 from remanence.bounds.engine.rounding import UNIT
-from remanence.bounds.engine.schedule import Segment
-
-Array = npt.NDArray[np.floating[Any]]
+from remanence.bounds.engine.schedule import Array, Segment
 
 # Gauss–Legendre nodes per half cell, by the largest (width × rate of change) each is exact for.
 TIERS = ((0.001, 2), (0.02, 3), (0.2, 5), (1.5, 12), (math.inf, 64))
