@@ -46,19 +46,17 @@ class LocalTraining:
             return slopes(dict(start))
         assert self.learning_rate is not None
         now = {name: value.detach().clone() for name, value in start.items()}
-        optimiser = self._optimiser(list(now.values()))
+        rate, decay = self.learning_rate, self.weight_decay
+        if self.optimizer == "sgd":
+            optimiser = torch.optim.SGD(now.values(), rate, self.momentum, weight_decay=decay)
+        else:
+            kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+            optimiser = kind(now.values(), rate, weight_decay=decay)
         for _ in range(self.steps):
             for name, slope in slopes(now).items():
                 now[name].grad = slope
             optimiser.step()
-        return {name: (value.detach() - now[name]) / self.learning_rate for name, value in start.items()}
-
-    def _optimiser(self, parts: list[Tensor]) -> torch.optim.Optimizer:
-        assert self.learning_rate is not None
-        if self.optimizer != "sgd":
-            kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
-            return kind(parts, self.learning_rate, weight_decay=self.weight_decay)
-        return torch.optim.SGD(parts, self.learning_rate, self.momentum, weight_decay=self.weight_decay)
+        return {name: (value.detach() - now[name]) / rate for name, value in start.items()}
 
 
 @final

@@ -39,20 +39,10 @@ def record_updates(folder: Path | str) -> Mod:
         after = _weights(reply) if not reply.has_error() else {}
         if before and after.keys() == before.keys():
             seen = len(list(place.glob(f"update-{context.node_id}-*.safetensors")))
-            name = f"{context.node_id}-{seen + 1}"
-            write_files(
-                place,
-                {
-                    f"weights-{name}.safetensors": save(before),
-                    f"update-{name}.safetensors": save(
-                        {
-                            key: (after[key] - before[key]).contiguous()
-                            for key in before
-                            if after[key].is_floating_point()
-                        }
-                    ),
-                },
-            )
+            name = f"{context.node_id}-{seen + 1}.safetensors"
+            numbers = [key for key in before if after[key].is_floating_point()]
+            moved = {key: (after[key] - before[key]).contiguous() for key in numbers}
+            write_files(place, {f"weights-{name}": save(before), f"update-{name}": save(moved)})
         return reply
 
     return mod

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from remanence.report.svg import ATTACK, FAINT, picture
@@ -104,12 +102,6 @@ def _valid(entries: object, kinds: Mapping[str, Any]) -> list[Mapping[str, Any]]
 
 def leak_map_picture(layers: Sequence[Mapping[str, Any]]) -> str:
     """One bar per layer, from the entries of audit.json: the share of its update that proven samples explain."""
-    return _drawn(json.dumps(layers))
-
-
-@lru_cache(maxsize=1)  # a file of its own and a part of the page
-def _drawn(entries: str) -> str:
-    layers = json.loads(entries)
 
     def draw(axes: Axes) -> None:
         for place, layer in enumerate(layers):
@@ -117,13 +109,8 @@ def _drawn(entries: str) -> str:
             explained = 0.0 if left is None else max(0.0, 1 - left)
             axes.barh(place, 1, color=FAINT, alpha=0.2)
             axes.barh(place, explained, color=ATTACK)
-            word = (
-                "not looked into"
-                if left is None
-                else "exact"
-                if left < 1e-2
-                else f"{explained:.0%} explained"
-            )
+            word = "exact" if explained > 1 - 1e-2 else f"{explained:.0%} explained"
+            word = "not looked into" if left is None else word
             rank = "" if layer["rank"] is None else f", rank {layer['rank']}"
             axes.text(1.02, place, word + rank, va="center")
         axes.set_yticks(range(len(layers)), [str(layer["name"]) or "network" for layer in layers])

@@ -149,14 +149,9 @@ class SharedGradient(Mechanism[Gradient]):
         if self.noise_multiplier:
             assert self.max_grad_norm is not None
             scale = self.noise_multiplier * self.max_grad_norm / labels.shape[1]
-            update = {
-                name: value
-                + scale
-                * torch.randn(value.shape, generator=generator, device=generator.device, dtype=dtype).to(
-                    device
-                )
-                for name, value in update.items()
-            }
+            for name, value in update.items():
+                noise = torch.randn(value.shape, generator=generator, device=generator.device, dtype=dtype)
+                update[name] = value + scale * noise.to(device)
         return Gradient({name: self._compress(value) for name, value in update.items()})
 
     def update(self, start: Parameters, features: Tensor, labels: Tensor) -> Parameters:

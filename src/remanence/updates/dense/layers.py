@@ -198,16 +198,6 @@ class DenseHead:
         """The number of neurons of each ReLU layer."""
         return tuple(weight.shape[0] for weight in self.weights[:-1])
 
-    @property
-    def independent_rows(self) -> int:
-        """How many rows of the first layer's gradient are independent: those of the logits sum to zero."""
-        return len(self.weights[0]) - (len(self.weights) == 1)
-
-    @property
-    def is_large(self) -> bool:
-        """Whether each pass takes so long that searches run only if they can change the result."""
-        return sum(weight.numel() for weight in self.weights) > LARGE
-
     def require_relu(self) -> None:
         """Refuse heads in which no neuron can be exclusive to one sample."""
         if not self.activation.is_relu:

@@ -146,13 +146,6 @@ class Recomputed:
         within = torch.addmm(weight.abs(), both.mT, apart, beta=ROUNDINGS * self.precision)
         return within.add_(ROUNDINGS * self.rounding.absolute)
 
-    def tolerance_of_bias(self, index: int) -> Tensor | None:
-        """The same for its bias."""
-        bias, off = self.layers[index][1], self.delta_errors[index] * self.proposal.shares.unsqueeze(-1)
-        if bias is None:
-            return None
-        return ROUNDINGS * (off.sum(0) + self.precision * bias.abs() + self.rounding.absolute)
-
     def unexplained(self) -> Tensor:
         """The relative residual of each layer's update, by norm."""
         squares = [
@@ -273,10 +266,12 @@ class Recomputed:
             allowed = self.tolerance(1, rows)
             fits &= (rest.abs() <= allowed).all(0)
             squares = squares + allowed.square().sum(0)
-        rest_bias, allowed_bias = self.left_of_bias(0), self.tolerance_of_bias(0)
-        if rest_bias is not None and allowed_bias is not None:
-            fits &= rest_bias.abs() <= allowed_bias
-        shares = self.proposal.shares.unsqueeze(-1)
+        shares, bias, rest_bias = self.proposal.shares.unsqueeze(-1), self.layers[0][1], self.left_of_bias(0)
+        if bias is not None and rest_bias is not None:
+            off = (
+                (self.delta_errors[0] * shares).sum(0) + self.precision * bias.abs() + self.rounding.absolute
+            )
+            fits &= rest_bias.abs() <= ROUNDINGS * off
         parts = self.deltas[0].abs() * shares * self.proposal.inputs.norm(dim=-1, keepdim=True)
         columns = self.values[1] * shares * self.deltas[1].norm(dim=-1, keepdim=True)
         stands_out = (parts > STANDS_OUT * torch.cat(allowed_rows)) & (columns > STANDS_OUT * squares.sqrt())

@@ -25,7 +25,7 @@ from remanence.updates.caveats import (
 )
 from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.belonging import Belonging, belonging, misfit
-from remanence.updates.dense.layers import DenseHead, Layer, Layers, has_one_logit
+from remanence.updates.dense.layers import LARGE, DenseHead, Layer, Layers, has_one_logit
 from remanence.updates.dense.peeling import Recovered, parallel_rows, reconstruct_at_any_scale
 from remanence.updates.dense.proofs import (
     Proof,
@@ -86,9 +86,11 @@ def _stages(
     """
     rounding, training = sent.rounding, sent.training
     best = Staged(no_records(one), verify(head, one, no_records(one), rounding=rounding))
+    # Each pass through a large network takes long.
+    is_large = sum(weight.numel() for weight in head.weights) > LARGE
     signs, sights = (1,) if sent.sign_is_known else (1, -1), {1: at_sight}
     for look in (_quickly, _by_search):
-        if look is _by_search and (not sent.can_be_judged or (best.proof.count and head.is_large)):
+        if look is _by_search and (not sent.can_be_judged or (best.proof.count and is_large)):
             break
         both = look is _quickly or not head.activation.is_relu
         for sign in signs if both else (best.sign,):

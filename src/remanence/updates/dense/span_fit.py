@@ -49,7 +49,8 @@ class SpanEquations(Equations):
         if not rows.any():
             return None
         part = Decomposed.of(rows, even=even, most=most).at(precision)
-        if part.fades or part.rank >= min(head.independent_rows, rows.shape[1]):
+        independent = len(rows) - (len(layers) == 1)  # those of the logits sum to zero
+        if part.fades or part.rank >= min(independent, rows.shape[1]):
             return None  # the span is everything, and says nothing
         # The equations weigh all rows alike: directions that the rounding of large ones hides are out of reach.
         _, sizes, turn = torch.linalg.svd(rows @ part.directions.mT, full_matrices=False)

@@ -104,10 +104,6 @@ class SparseColumns:
             precision,
         )
 
-    def _rounded(self, threshold: float) -> float:
-        """The threshold, or where it is larger what rounding makes of a zero: at most `_ZERO`."""
-        return max(threshold, min(_ZERO, 1e3 * self.precision))
-
     def search(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Columns of Q, and which of them are settled: they vanish where they should."""
         size = self.size
@@ -212,7 +208,8 @@ class SparseColumns:
             system = (own * weights.unsqueeze(-1)).mT @ own + ridge
             columns = normalize(torch.linalg.solve_ex(system, columns).result.nan_to_num(), dim=1)
             floor *= _COOLING
-        for threshold in (10 * _ZERO, _ZERO, self._rounded(1e-5), self._rounded(1e-8)):
+        least = min(_ZERO, 1e3 * self.precision)  # what rounding makes of a zero
+        for threshold in (10 * _ZERO, _ZERO, max(1e-5, least), max(1e-8, least)):
             entries = (columns @ rows.mT).abs()
             vanish = entries < threshold * entries.mean(1, keepdim=True)
             enough = vanish.sum(1) > _MORE * self.size

@@ -253,9 +253,8 @@ def fit_patches(
         return *nothing, 0
     if span.unknowns > (_UNKNOWNS if along is None else 0):
         return *nothing, span.rank
-    if (
-        along is not None
-    ):  # nothing is open about the one picture, and equations at the first weights improve nothing
+    # Nothing is open about the one picture, and equations at the first weights improve nothing.
+    if along is not None:
         points = span.start(torch.Generator().manual_seed(seed))
         return span.pictures(points), span.labels(points), span.rank
     fits = max(4 * precision, min(1e3 * precision, _FITS)) ** 2

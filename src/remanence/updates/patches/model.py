@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from math import isqrt
+from math import isqrt, prod
 from typing import final
 
 import torch
@@ -176,13 +176,9 @@ def patch_model(module: nn.Module, shape: tuple[int, ...] | None = None) -> Patc
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise _unread(f"shape {shape}: {(str(error).splitlines() or [''])[0]}") from None
     said = logits_of(said)
-    heads = [
-        n for n, _, left in seen if isinstance(said, Tensor) and left.shape == said.shape and left.equal(said)
-    ]
+    heads = [n for n, _, left in seen if isinstance(said, Tensor) and left.equal(said)]
     if seen[0][0] != name or not seen[0][1].equal(pictures) or not heads:
-        raise _unread(
-            "a layer that does not read the pictures themselves, or logits that no linear layer makes"
-        )
+        raise _unread("a layer that does not read the pictures, or logits that no linear layer makes")
     if layers[heads[-1]].bias is None:
         raise _unread("a last layer without a bias, which would count the labels")
     made = seen[0][2]
@@ -206,20 +202,16 @@ def _shape(module: nn.Module, layer: nn.Conv2d | nn.Linear) -> tuple[int, ...] |
     if isinstance(size, int):
         return layer.in_channels, size, size
     for parameter in module.parameters():
-        if (
-            parameter.ndim in (2, 3)
-            and parameter.shape[-1] == layer.out_channels
-            and parameter is not layer.weight
-        ):
-            for more in (0, 1, 2):  # tokens beside the patches: a class, a teacher
-                side = isqrt(max(0, parameter.shape[-2] - more))
-                if (
-                    parameter.numel() == parameter.shape[-2] * parameter.shape[-1]
-                    and side > 1
-                    and side**2 == parameter.shape[-2] - more
-                ):
-                    height, width = (side * step for step in layer.kernel_size)
-                    return layer.in_channels, height, width
+        if parameter.ndim not in (2, 3) or parameter.shape[-1] != layer.out_channels:
+            continue
+        *before, rows = parameter.shape[:-1]
+        if prod(before) != 1:
+            continue
+        for more in (0, 1, 2):  # tokens beside the patches: a class, a teacher
+            side = isqrt(max(0, rows - more))
+            if side > 1 and side**2 == rows - more:
+                height, width = (side * step for step in layer.kernel_size)
+                return layer.in_channels, height, width
     return None
 
 
@@ -232,11 +224,8 @@ def _places(model: PatchModel, pictures: Tensor) -> str | None:
     ).mean(0)
     for name, value in model.update(pictures, labels).items():
         rows = value.reshape(-1, value.shape[-1]) if value.ndim > 1 else value[None]
-        if (
-            len(rows) >= model.positions
-            and rows.shape[1] == sums.shape[1]
-            and rows[-model.positions :].allclose(sums, rtol=1e-6, atol=0)
-        ):
+        last = rows[-model.positions :]
+        if last.shape == sums.shape and last.allclose(sums, rtol=1e-6, atol=0):
             return name
     return None
 
