@@ -30,9 +30,7 @@ BOUNDS = {
         0.1, noise_multiplier=2.0, steps=9, dataset_size=90, batch_size=9, max_batch_size=20
     ),
     "mechanism": lambda: bounds.of(NoisySum(noise_multiplier=2.0), 0.01),
-    "classes": lambda: bounds.of_classes(
-        NoisySum(noise_multiplier=2.0), [0.01, 0.02], [1, 2], independent=False
-    ),
+    "classes": lambda: bounds.of_classes(NoisySum(noise_multiplier=2.0), [0.01, 0.02], [1, 2]),
 }
 
 

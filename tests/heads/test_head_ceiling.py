@@ -99,11 +99,14 @@ def test_no_test_of_one_sampled_step_beats_the_ceiling(sample_rate):
     assert best <= found < min(1.0, 2.5 * best)
 
 
-def test_any_of_several_records_costs_as_much_as_their_number():
+def test_several_records_of_a_class_cost_as_much_as_a_person_who_has_them():
     mechanism, share = NoisySum(noise_multiplier=2.0), 0.01
     one = bounds.of(mechanism, share).success
+    three = bounds.of(mechanism, 3 * share, person=bounds.Person(3)).success
     assert bounds.of_classes(mechanism, [share], [1]).success == pytest.approx(one, rel=1e-9)
-    assert bounds.of_classes(mechanism, [share, share], [3, 1]).success == pytest.approx(2 * one, rel=1e-9)
+    assert bounds.of_classes(mechanism, [share, share], [3, 1]).success == pytest.approx(
+        (one + three) / 2, rel=1e-9
+    )
     assert bounds.of_classes(mechanism, [share, 1.0], [1, 1]).success == pytest.approx(
         (one + 1) / 2, rel=1e-9
     )
@@ -171,9 +174,7 @@ def test_the_attack_stays_below_what_is_proven():
 
 def group_ceiling(game, recipe, count):
     guesses = game.heads.prior.class_baselines(game.criterion, [0.0, 1.0, 2.0])
-    return bounds.of_classes(
-        recipe, [guess.value for guess in guesses], [count] * 3, independent=False
-    ).success
+    return bounds.of_classes(recipe, [guess.value for guess in guesses], [count] * 3).success
 
 
 def test_pictures_of_a_class_may_depend_on_each_other():
@@ -189,7 +190,7 @@ def test_a_ceiling_of_one_proves_nothing():
     )
 
 
-def test_equal_records_of_a_class_exceed_the_independent_ceiling_and_not_the_one_of_a_group():
+def test_equal_records_of_a_class_exceed_the_ceiling_of_one_record_and_not_the_one_of_a_group():
     # Five copies of one of fifty unit vectors: what a permutation test may well miss, the sum shows.
     generator, candidates, trials, noise, copies = torch.Generator().manual_seed(0), 50, 20_000, 4.0, 5
     drawn = torch.randint(candidates, (trials,), generator=generator)
@@ -197,13 +198,8 @@ def test_equal_records_of_a_class_exceed_the_independent_ceiling_and_not_the_one
     shown[torch.arange(trials), drawn] += copies
     met = SuccessRate(int((shown.argmax(1) == drawn).sum()), trials, confidence=0.999)
     mechanism = NoisySum(noise_multiplier=noise)
-    alone, group = (
-        bounds.of_classes(mechanism, [1 / candidates], [copies], independent=said).success
-        for said in (True, False)
-    )
     assert bounds.of(mechanism, 1 / candidates).success < met.lower
-    assert met.upper < group
-    assert alone <= group
+    assert met.upper < bounds.of_classes(mechanism, [1 / candidates], [copies]).success
 
 
 class Means(Attack[Weights]):

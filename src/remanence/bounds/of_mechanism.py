@@ -69,36 +69,30 @@ def of_classes(
     baselines: Sequence[float],
     counts: Sequence[int],
     *,
-    independent: bool = True,
     feature_norm: float | None = None,
 ) -> Bound:
     """The bound for one guess per class, compared with the closest of the class's records in the training set.
 
-    A union bound over the n records of a class gives at most n·γ(κ_c) for independent records,
-    averaged over the classes. It is tight for one record per class, and vacuous for many.
-    Dependent records are treated as one person with n records: without all of them, a guess meets one of them
-    with probability at most n·κ_c, hence with them at most γ_n(n·κ_c), which holds for independent ones too.
+    The n records of a class, which may depend on each other, are treated as one person with n records: without all of
+    them, a guess meets one of them with probability at most n·κ_c, hence with them at most γ_n(n·κ_c), averaged over
+    the classes.
 
     >>> from remanence import NoisySum
     >>> round(of_classes(NoisySum(noise_multiplier=2.0), [1 / 100, 1 / 100], [1, 2]).success, 4)
-    0.0508
-    >>> round(of_classes(NoisySum(noise_multiplier=2.0), [1 / 100, 1 / 100], [1, 2], independent=False).success, 4)
     0.0899
     """
     base = of(mechanism, 0.5, feature_norm=feature_norm)
-    found = any_of_class(base.recipe or {}, baselines, counts, independent=independent)
+    found = any_of_class(base.recipe or {}, baselines, counts)
     return replace(found, assumptions=(*base.assumptions, *found.assumptions[-2:]))
 
 
 @recomputable
-def any_of_class(
-    one: Mapping[str, Any], baselines: Sequence[float], counts: Sequence[int], *, independent: bool = True
-) -> Bound:
+def any_of_class(one: Mapping[str, Any], baselines: Sequence[float], counts: Sequence[int]) -> Bound:
     """`of_classes` for the training described by another bound's recipe, whatever its baseline.
 
     >>> from remanence.bounds.settings import gaussian
     >>> round(any_of_class(gaussian(0.5, noise_multiplier=2.0).recipe, [1 / 100, 1 / 100], [1, 2]).success, 4)
-    0.0508
+    0.0899
     """
     base, met = recompute(one), []
     whole("number of classes", len(counts), hint="one baseline and one count for each class")
@@ -114,20 +108,14 @@ def any_of_class(
         return float(recompute({"function": name, "arguments": arguments}).success)
 
     for baseline, count in zip(baselines, counts, strict=True):
-        together = min(1.0, count * baseline * _ROUNDING)
-        options = [1.0]
-        if together < 1 and count <= MOST_RECORDS:
-            options.append(success(together, Person(count)))
-        if (independent or count == 1) and baseline < 1:
-            options.append(count * success(baseline))
-        met.append(min(options))
+        together = baseline if count == 1 else count * baseline * _ROUNDING
+        person = Person(count) if 1 < count <= MOST_RECORDS else None
+        provable = together < 1 and count <= MOST_RECORDS
+        met.append(success(together, person) if provable else 1.0)
     share = min(1.0, math.fsum(met) / len(met) * _ROUNDING)
-    kind = "the kind that the baseline was estimated from"
     dependence = (
-        f"on average over records: those of a class are independent draws of {kind}"
-        if independent
-        else f"on average over records: each of a class is a draw of {kind}, and they may depend on each other, but "
-        "not on those of other classes"
+        "on average over records: each of a class is a draw of the kind that the baseline was estimated from, and they "
+        "may depend on each other, but not on those of other classes"
     )
     return Bound(
         f"{base.name}, any record of a class",

@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -48,14 +48,6 @@ from remanence.core.exceptions import InputError
 _LEAST_DELTA = 1e-7  # rarer events are irrelevant for a few thousand canaries
 _LINES = 24
 _SUREST = 0.3  # of canaries that are in or out: guessing only these gives the strongest test
-
-
-class TradeOff(Protocol):
-    """A claimed trade-off curve G, by its inverse: the least probability without a record, given that with it."""
-
-    def inverse(self, probability: Array) -> Array:
-        """A lower bound on G⁻¹(probability)."""
-        ...
 
 
 @final
@@ -93,6 +85,10 @@ class LinesCurve:
             if epsilon < 700:  # beyond, the line is below 0 wherever it matters, and e^ε overflows
                 found = np.maximum(found, 1 - delta - math.exp(epsilon) * (1 - probability))
         return found
+
+
+# A claimed trade-off curve G by its inverse, rounded down: the least probability without a record, given that with it.
+TradeOff = GaussianCurve | LinesCurve
 
 
 def dpsgd_curve(schedule: Segment | Sequence[Segment]) -> TradeOff:

@@ -315,7 +315,7 @@ def head_ceiling(
     guesses = public.class_baselines(criterion, [label for label, _ in classes])
     shares, counts = [guess.value for guess in guesses], [count for _, count in classes]
     longest = max(float(recipe.inputs_of(each.records).norm(dim=-1).max()) for each in (own, public))
-    bound = of_classes(recipe, shares, counts, independent=False, feature_norm=longest)
+    bound = of_classes(recipe, shares, counts, feature_norm=longest)
     confidence = f"what a guess achieves is at most what {CONFIDENCE:.0%} confidence allows"
     return replace(bound, assumptions=(*bound.assumptions, confidence))
 
