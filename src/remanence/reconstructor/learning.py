@@ -90,7 +90,7 @@ class Learner:
 
         network.train()
         average, best = copy.deepcopy(network), copy.deepcopy(network)
-        move = _moving(average, network)
+        averaged, current = (tuple(each.parameters()) for each in (average, network))
         state = {"step": 0, "quality": -float("inf"), "stale": 0}
         parts = {"network": network, "average": average, "best": best, "optimizer": optimizer}
         self._resume(parts, state)
@@ -107,8 +107,10 @@ class Learner:
             if self.scheduled:
                 set_rate(step)
             advance(draw())
-            move(min(_AVERAGING, (step + 1) / (step + 10)) if self.scheduled else 0.0)
+            keep = min(_AVERAGING, (step + 1) / (step + 10)) if self.scheduled else 0.0
+            get_ema_multi_avg_fn(keep)(averaged, current, 0)
             if (step + 1) % look_every == 0 or step + 1 == self.steps:
+                _copy_statistics(average, network)
                 reached, said = quality(average.eval(), step + 1)
                 state["stale"] += 1
                 if reached > state["quality"]:
@@ -150,18 +152,10 @@ class Learner:
             ) from None
 
 
-def _moving(average: nn.Module, network: nn.Module) -> Callable[[float], None]:
-    """Updates the running average of the weights; counters and normalisation statistics are copied."""
-    own, new = (tuple(each.parameters()) for each in (average, network))
-    buffers, new_buffers = (list(each.buffers()) for each in (average, network))
-
-    @torch.no_grad()
-    def move(keep: float) -> None:
-        get_ema_multi_avg_fn(keep)(own, new, 0)
-        if buffers:
-            torch._foreach_copy_(buffers, new_buffers)  # pyright: ignore[reportPrivateImportUsage]
-
-    return move
+def _copy_statistics(average: nn.Module, network: nn.Module) -> None:
+    """Counters and statistics of normalisations have no average: those of the network are taken."""
+    for own, new in zip(average.buffers(), network.buffers(), strict=True):
+        own.copy_(new)
 
 
 class _Graph:
