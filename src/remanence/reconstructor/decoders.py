@@ -160,13 +160,14 @@ class _AddDoubled(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(_context: Any, picture: Tensor, half: Tensor) -> Tensor:
+    def forward(ctx: Any, picture: Tensor, half: Tensor) -> Tensor:  # noqa: ARG004
         height, width = half.shape[2:]
         pixels = picture.unflatten(3, (width, 2)).unflatten(2, (height, 2))
         return (pixels + half[:, :, :, None, :, None]).flatten(4, 5).flatten(2, 3)
 
     @staticmethod
-    def backward(_context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG004
+        (gradient,) = grad_outputs
         return gradient, 4 * avg_pool2d(gradient, 2)
 
 
