@@ -102,9 +102,9 @@ Tensors = dict[str, Tensor]
 CASES: dict[str, Callable[[], Any]] = {}  # by a name that begins with the kind of audit
 # Left to `make test-all`: what takes longer than a second or two, or is much like another case.
 SLOW = (
+    "target/digits-dpsgd-pictures",
     "target/digits-heads",
     "target/digits-mlp",
-    "game/gradient-based",
     "game/membership-network",
     "update/batch-size",
     "update/dense-1",

@@ -282,7 +282,7 @@ def test_layers_that_are_kept_as_stored_are_attacked_like_others():
     assert off.max() < 1e-4
 
 
-@pytest.mark.parametrize("factor", [1, -0.1])
+@pytest.mark.parametrize("factor", [-0.1, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_large_update_is_attacked_once_and_its_control_once(folder, capsys, monkeypatch, factor):
     namespace, tried = {}, []
     exec(FACTORY, namespace)  # noqa: S102

@@ -60,8 +60,9 @@ def test_records_come_back_from_coordinates(dtype, error):
     assert torch.equal(reading.proof.proposal.labels.sort().values, labels.sort().values)
 
 
-def test_in_a_large_batch_a_record_with_two_neurons_to_itself_comes_back_and_no_other():
-    model, (inputs, labels) = network(width=500), batch(220)
+@pytest.mark.parametrize("size", [300, pytest.param(220, marks=pytest.mark.slow)])
+def test_in_a_large_batch_a_record_with_two_neurons_to_itself_comes_back_and_no_other(size):
+    model, (inputs, labels) = network(width=500), batch(size)
     with torch.no_grad():  # two neurons that the first record alone activates
         for neuron in (3, 4):
             model[0].weight[neuron] += inputs[0] / inputs[0].norm()
