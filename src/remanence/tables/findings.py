@@ -51,7 +51,7 @@ def group_findings(result: AuditResult, groups: np.ndarray, threshold: float) ->
     own = groups[best.arrays["record"].numpy()]
     names = sorted(set(own.tolist()), key=str)
     whole = best.arrays["succeeded"][:, 0].bool().numpy()
-    met = {part.name: (part_errors(part.name, best.arrays)[0] <= threshold).numpy() for part in _parts(best)}
+    met = {part.name: (part_errors(part.name, best.arrays) <= threshold).numpy() for part in _parts(best)}
     confidence = 1 - (1 - CONFIDENCE) / (len(names) * (1 + len(met)))
 
     def counts(here: np.ndarray) -> dict[str, Any]:

@@ -7,7 +7,6 @@ follows from the part and the other rows alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,12 +57,7 @@ def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
     if isinstance(step, preprocessing.OneHotEncoder):
         return _categories_of_blocks(step, as_numbers(after), columns)
     if isinstance(step, preprocessing.OrdinalEncoder):
-        return _nearest(as_numbers(after), [(range(len(c)), c.tolist()) for c in step.categories_])
-    if isinstance(step, preprocessing.TargetEncoder):
-        if len(step.encodings_) != columns:
-            return nothing
-        pairs = [(e.tolist(), c.tolist()) for e, c in zip(step.encodings_, step.categories_, strict=True)]
-        return _nearest(as_numbers(after), pairs)
+        return _categories_of_codes(step, as_numbers(after))
     if isinstance(step, impute.SimpleImputer):
         return _unfilled(step, after, before)
     if isinstance(step, preprocessing.PolynomialFeatures):
@@ -131,14 +125,13 @@ def _categories_of_blocks(step: Any, after: np.ndarray, columns: int) -> np.ndar
     return found
 
 
-def _nearest(after: np.ndarray, pairs: list[tuple[Sequence, list]]) -> np.ndarray:
-    """For each number the category whose code is nearest."""
+def _categories_of_codes(step: Any, after: np.ndarray) -> np.ndarray:
+    """For each number the category whose code, its place, is nearest."""
     found = np.full(after.shape, UNKNOWN, dtype=object)
-    for column, (codes, names) in enumerate(pairs):
-        given = np.flatnonzero(~np.isnan(after[:, column]))
-        distance = np.abs(after[given, column][:, None] - np.asarray(codes, dtype=np.float64)[None])
-        for row, place in zip(given, distance.argmin(1), strict=True):
-            found[row, column] = plain(names[place])
+    for column, categories in enumerate(step.categories_):
+        names, codes = categories.tolist(), after[:, column].round().clip(0, len(categories) - 1)
+        for row in np.flatnonzero(~np.isnan(codes)):
+            found[row, column] = plain(names[int(codes[row])])
     return found
 
 

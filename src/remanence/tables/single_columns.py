@@ -153,9 +153,9 @@ def part_numbers(
     return found
 
 
-def part_errors(name: str, arrays: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The errors of one column among the arrays of an audit, and those of its control."""
-    return arrays[_MAIN + name], arrays[_CONTROL + name]
+def part_errors(name: str, arrays: Mapping[str, Tensor]) -> Tensor:
+    """The errors of one column among the arrays of an audit."""
+    return arrays[_MAIN + name]
 
 
 def part_rates(

@@ -146,7 +146,8 @@ def solve(
         wrong = (attempt.reconstruction.records.labels[:, 0] != label) | impossible
         attempts.append(_Attempt(attempt.reconstruction, attempt.doubt.masked_fill(wrong, torch.inf)))
     best = torch.stack([attempt.doubt for attempt in attempts]).argmin(0)
-    return _choose([attempt.reconstruction for attempt in attempts], best)
+    trials = torch.arange(len(best), device=best.device)
+    return joined([attempt.reconstruction for attempt in attempts]).take(best * len(best) + trials)
 
 
 @dataclass(frozen=True)
@@ -192,21 +193,6 @@ def _solve_at(
     # Without an intercept every label has a solution that fits; only the known records tell them apart.
     return _Attempt(
         Reconstruction(records, sensitivity, diagnostics), misfit if distance is None else distance
-    )
-
-
-def _choose(options: list[Reconstruction], best: Tensor) -> Reconstruction:
-    """Trial by trial, the option of the given index."""
-    rows = torch.arange(len(best), device=best.device)
-
-    def pick(tensors: list[Tensor]) -> Tensor:
-        return torch.stack(tensors)[best, rows]
-
-    records = [option.records for option in options]
-    return Reconstruction(
-        Records(pick([part.features for part in records]), pick([part.labels for part in records])),
-        pick([option.sensitivity for option in options if option.sensitivity is not None]),
-        {name: pick([option.diagnostics[name] for option in options]) for name in options[0].diagnostics},
     )
 
 
@@ -348,6 +334,6 @@ class ClosedForm(ExposesInParts[GLM], Attack[Weights]):
                 part = data.take(some.to(data.labels.device))
                 others, theirs = everyone.without_each(part), partial(_of_others, by_class, own(part), part)
                 found.append(solve(mechanism, release, others, theirs))
-            return found[0] if len(found) == 1 else joined(found)
+            return joined(found)
 
         return find
