@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from remanence.core.attack import Attack, Reconstruction
 from remanence.core.catalogue import AttackInfo
-from remanence.core.errors import Criterion, Reduction
+from remanence.core.errors import Criterion
 from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Knowledge
 from remanence.core.priors import FinitePrior
@@ -125,7 +125,5 @@ def log_likelihood(mechanism: DPSGD, inner: Tensor, norms: Tensor) -> Tensor:
 
 def _neighbours(prior: FinitePrior, criterion: Criterion) -> Tensor:
     """Which candidates (rows) a guess of another (columns) would meet, as zeros and ones."""
-    targets, each = prior.candidates[:, None], replace(criterion, reduction=Reduction.EACH)
-    alike = torch.zeros(len(targets), 1, dtype=torch.int64, device=prior.weights.device)
-    columns = [each.compare(targets, prior.candidates[alike + k]) for k in range(len(targets))]
-    return torch.cat([column.succeeded for column in columns], 1).double()
+    every = prior.candidates
+    return torch.cat([criterion.meets(every[k : k + 1], every) for k in range(len(every))]).double()
