@@ -271,7 +271,15 @@ def test_a_file_or_folder_of_a_door_names_its_command(run, tmp_path, name, comma
         ("audit --head=head.pt", "remanence head"),
         ("audit --data train.csv", "remanence table"),
         ("audit digits-noisy-sum --model base", "remanence text"),
+        ("audit folder --unseen others.jsonl", "remanence text --unseen"),
+        ("audit head.pt --epochs=3", "remanence head --epochs"),
+        ("audit model.skops --label outcome", "remanence table --label"),
+        ("audit folder --names names.txt", "spans"),
+        ("audit recording --accuse-at 0.1", "0.001"),
         ("bound --method fano", "certified"),
+        ("bound --data visits.csv --person patient", "--records-per-person"),
+        ("bound --smoothness 1", "final_weights"),
+        ("canaries --kind codes", "remanence canaries without it"),
         ("table model.skops --prior public.csv", "guess from the other rows"),
         ("table model.skops --fixed-totals arm", "--known columns:arm"),
         ("run recording --accuse-at=0.1", "0.001"),
@@ -284,3 +292,11 @@ def test_an_old_spelling_names_the_new_one(typed, now):
     found = CliRunner().invoke(app, typed.split())
     assert isinstance(found.exception, InputError)
     assert now in found.exception.hint
+
+
+def test_an_option_that_audit_has_is_no_old_spelling():
+    found = CliRunner().invoke(
+        app, ["audit", "no-such-target", "--attack", "exact", "--trials=3", "--seed", "1"]
+    )
+    assert isinstance(found.exception, InputError)
+    assert "no target named" in str(found.exception)

@@ -31,9 +31,18 @@ _MOVED = {
     "init": "docs/how-to, which has a file to copy",
     "audit --journal": "--out FOLDER, which keeps finished units; --resume FOLDER continues",
     "bound --method": "remanence bound without it: the certified ceiling is the tightest",
-    "bound --release": "remanence.bounds.final_weights in Python",
+    "bound --opacus": "remanence run RECORDING, or --noise-multiplier, --sample-rate and --steps",
+    "bound --attribute": "--baseline P, the share of the most common value",
     "bound --log10-baseline": _TINY,
     "calibrate --log10-baseline": _TINY,
+    **dict.fromkeys(
+        ("bound --data", "bound --person", "bound --by", "bound --people"),
+        "--records-per-person N, the most records of one person",
+    ),
+    **dict.fromkeys(
+        (f"bound --{name}" for name in ("release", "learning-rate", "smoothness", "strong-convexity")),
+        "remanence.bounds.final_weights in Python",
+    ),
     "explore --export": "remanence frontier --out picture.svg, or --json",
 }
 
@@ -50,6 +59,8 @@ class Commands(TyperGroup):
             ctx.obj, args = {"about": about}, [*given, *args[2:]]
         typed = [*args[:1], *(f"{args[0]} {each.partition('=')[0]}" for each in args[1:])]
         moved = _MOVED | {name: now for door in doors() for name, now in door.moved.items()}
+        if args[:1] == ["audit"]:
+            moved = self._of_doors(ctx, moved) | moved
         if found := next((each for each in typed if each in moved), None):
             raise InputError(
                 f"`remanence {found}` is an old spelling.",
@@ -58,6 +69,26 @@ class Commands(TyperGroup):
                 hint=moved[found],
             )
         return super().parse_args(ctx, args)
+
+    def _of_doors(self, ctx: click.Context, moved: dict[str, str]) -> dict[str, str]:
+        """What took the place of options of `audit`: those of doors' commands, and what such a command had before."""
+        homes = [home.rpartition(":")[2] for door in doors() for home in door.commands]
+        now, before = dict[str, list[str]](), dict[str, list[str]]()
+        for name in homes:
+            for option in _options(self.get_command(ctx, name)):
+                now.setdefault(f"audit {option}", []).append(f"remanence {name} {option}")
+        for old, place in moved.items():
+            name, _, option = old.partition(" ")
+            if name in homes and option:
+                before.setdefault(f"audit {option}", []).append(place)
+        own = {f"audit {option}" for option in _options(self.get_command(ctx, "audit"))}
+        return {option: " or ".join(places) for option, places in (before | now).items() if option not in own}
+
+
+def _options(command: click.Command | None) -> list[str]:
+    """The options of a command, as they are typed."""
+    given = [] if command is None else command.params
+    return [option for each in given for option in each.opts if option.startswith("--")]
 
 
 app = typer.Typer(

@@ -32,6 +32,8 @@ DOOR = Door(
     )
     | {
         "audit --canaries": "remanence text FOLDER --canaries key.json",
+        "canaries --kind": "remanence canaries without it for random codes, --texts FILE for records of your own",
+        "canaries --length": "--digits N",
         "text --names": '"spans": [[15, 21]] in each record says which characters are secrets',
         "text --prefix-tokens": '"prefix" in each record, as long as you like',
         "text --tokenizer": "a folder that holds the model and its tokenizer",
