@@ -127,6 +127,9 @@ class Evidence:
     @classmethod
     def from_json(cls, entry: Json, arrays: Mapping[str, Tensor]) -> Evidence:
         """Read an entry back; the intervals are recomputed from the counts."""
+        hidden = entry["unresolved"]
+        if {"unresolved", "record"} <= arrays.keys():
+            hidden = arrays["record"][arrays["unresolved"].bool()].tolist()
         older, numbers = split(entry.get("numbers", {}))
         findings = [read_finding(finding) for finding in entry["findings"]]
         return cls(
@@ -137,7 +140,7 @@ class Evidence:
             caveats=tuple(Caveat.from_json(stored) for stored in entry["caveats"]),
             label_rate=None if entry["labels"] is None else SuccessRate.from_json(entry["labels"]),
             errors=ErrorSummary(**{each.name: entry["error"][each.name] for each in fields(ErrorSummary)}),
-            unresolved=_unresolved(entry, arrays),
+            unresolved=tuple(hidden),
             numbers=numbers,
             settings=entry.get("settings", {}),
             proven=entry.get("proven"),
@@ -146,12 +149,6 @@ class Evidence:
             reference=entry["reference"],
             arrays=arrays,
         )
-
-
-def _unresolved(entry: Json, arrays: Mapping[str, Tensor]) -> tuple[int, ...]:
-    if {"unresolved", "record"} <= arrays.keys():
-        return tuple(arrays["record"][arrays["unresolved"].bool()].tolist())
-    return tuple(entry["unresolved"])
 
 
 def finite(value: float | None) -> float | None:
