@@ -186,6 +186,21 @@ def test_a_mean_imputer_tells_values_and_gaps_by_itself():
     assert np.allclose(table["bmi"], numbers["bmi"], equal_nan=True)
 
 
+@pytest.mark.parametrize("strategy", ["mean", "most_frequent", "constant"])
+def test_gaps_come_back_as_gaps_whatever_they_were_filled_with(strategy):
+    frame, labels = patients()
+    model = prepared(linear.LogisticRegression(tol=1e-10), SimpleImputer(strategy=strategy))
+    game = table_game(model.fit(frame, labels), frame, labels)
+    found = WholeObject().expose(game.mechanism, game.data, game.release)
+    table, _ = game.mechanism.table(found.records[:, 0])
+    assert table["bmi"].isna()[frame["bmi"].isna()].all()
+
+
+def test_rows_that_were_cast_to_single_precision_are_found_in_the_table_itself():
+    model = neighbors.KNeighborsClassifier().fit(X.astype(np.float32), Y)
+    assert play(table_game(model, X, Y), StoredInObject()).main.rate == 1
+
+
 def test_twins_are_counted_and_said():
     frame, labels = patients()
     frame, labels = (
@@ -200,7 +215,7 @@ def test_twins_are_counted_and_said():
 def test_a_part_that_draws_at_random_is_left_alone_and_named():
     model = make_pipeline(preprocessing.StandardScaler(), linear.SGDClassifier()).fit(X, Y)
     game = table_game(model, X, Y)
-    assert {path for path, _ in game.mechanism.plans} == {"model.standardscaler"}
+    assert {path for path, _ in game.mechanism.fitting.plans} == {"model.standardscaler"}
     assert PART_NOT_CONFIRMED in game.caveats()
 
 

@@ -151,7 +151,7 @@ def test_what_stands_behind_a_target_encoder_is_not_used():
     columns = [("n", scaled(), ["age"]), ("t", preprocessing.TargetEncoder(cv=StratifiedKFold()), ["region"])]
     model = make_pipeline(ColumnTransformer(columns), linear.LogisticRegression()).fit(FRAME, WORDS == "ill")
     game = table_game(model, FRAME, WORDS == "ill")
-    assert {path.rpartition(".")[2] for path, _ in game.mechanism.plans} == {
+    assert {path.rpartition(".")[2] for path, _ in game.mechanism.fitting.plans} == {
         "n",
         "t",
     }  # before it, and its own mean

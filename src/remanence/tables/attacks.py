@@ -98,7 +98,7 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
 
     def _plans(self, mechanism: FittedModel) -> list[tuple[str, Any]]:
         """The clues that it uses; if the other rows are unknown, only rows stored in the object."""
-        wanted = [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]
+        wanted = [(path, plan) for path, plan in mechanism.fitting.plans if isinstance(plan, self.kinds)]
         if mechanism.others_known:
             return wanted
         return [(path, replace(plan, alone=True)) for path, plan in wanted if isinstance(plan, StoredRows)]
@@ -192,4 +192,4 @@ class WholeObject(FromObject):
 
 def stored_in(mechanism: FittedModel) -> Iterator[StoredRows]:
     """The arrays of a fitted object that hold rows."""
-    yield from (plan for _, plan in mechanism.plans if isinstance(plan, StoredRows))
+    yield from (plan for _, plan in mechanism.fitting.plans if isinstance(plan, StoredRows))

@@ -140,11 +140,6 @@ class FittedModel(Mechanism[Release]):
     name: ClassVar[str] = "fitted model"
 
     @property
-    def plans(self) -> tuple[tuple[str, Any], ...]:
-        """What each part of the object gives away, by its path; a part of another table's gives nothing."""
-        return self.fitting.plans
-
-    @property
     def releases(self) -> type[Release]:
         """The object itself."""
         return FittedObject
@@ -172,7 +167,7 @@ class FittedModel(Mechanism[Release]):
     def held_rows(self, data: Records) -> Tensor | None:
         """Rows stored in an array of the object, as the pipeline in front of it transformed them."""
         held = torch.zeros(len(data), dtype=torch.bool)
-        for _, plan in self.plans:
+        for _, plan in self.fitting.plans:
             if (rows := getattr(plan, "rows", None)) is not None:
                 held[torch.from_numpy(rows)] = True
         return held if held.any() else None

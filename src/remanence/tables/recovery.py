@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from sklearn import impute, preprocessing
+from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 
@@ -160,24 +161,19 @@ def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.
             found[filled, column] = None
             continue
         for row in np.flatnonzero(filled):
-            others = np.delete(own, row)
-            here = np.delete(gaps, row)
-            # A gap does not change the fill value; an observed value equal to it may.
-            possible = here.any() and alike(_filling(step, others[~here]), fill)
-            if possible and here.sum() > common.sum() - common[row]:
+            if gaps.sum() - gaps[row] <= common.sum() - common[row]:
+                continue
+            # A gap does not change a fill value that is learned; an observed value equal to it may.
+            others = np.delete(own, row)[~np.delete(gaps, row)]
+            if step.strategy == "constant" or (len(others) and alike(_filling(step, others), fill)):
                 found[row, column] = None
     return found
 
 
 def _filling(step: impute.SimpleImputer, values: np.ndarray) -> Any:
-    """The fill value of an imputer for these values; None for an unknown strategy."""
-    if step.strategy == "constant":
-        return step.fill_value
-    if step.strategy in ("mean", "median"):
-        return getattr(np, step.strategy)(values.astype(np.float64))
-    names, counts = np.unique(values.astype(str), return_counts=True)
-    wanted = min(names[counts == counts.max()].tolist())
-    return next(value for value in values.tolist() if str(value) == wanted)
+    """The fill value of an imputer that learns it from these values, which have no gaps."""
+    fresh: Any = clone(step)
+    return fresh.set_params(add_indicator=False).fit(values[:, None]).statistics_[0]
 
 
 def alike(value: Any, fill: Any) -> bool:

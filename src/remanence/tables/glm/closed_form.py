@@ -133,27 +133,21 @@ def solve(
     """
     if mechanism.class_weights != "balanced":
         weights = mechanism.fixed_class_weights(release["coefficient"].device)
-        return _solve_at(mechanism, release, known, gradient_of_known(weights), weights).reconstruction
+        return _solve_at(mechanism, release, known, gradient_of_known(weights), weights)[0]
     assert known.counts is not None
-    attempts: list[_Attempt] = []
+    attempts, doubts = [], []
     for label in range(mechanism.family.classes):
         counts = known.counts.clone()
         counts[..., label] += 1
         impossible = (counts == 0).any(-1)  # all classes were there when the model was trained
         weights = balanced_weights(counts.clamp(min=1))
-        attempt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights, label)
+        attempt, doubt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights, label)
         # A solution that contradicts the label it was solved for does not count.
-        wrong = (attempt.reconstruction.records.labels[:, 0] != label) | impossible
-        attempts.append(_Attempt(attempt.reconstruction, attempt.doubt.masked_fill(wrong, torch.inf)))
-    best = torch.stack([attempt.doubt for attempt in attempts]).argmin(0)
-    trials = torch.arange(len(best), device=best.device)
-    return joined([attempt.reconstruction for attempt in attempts]).take(best * len(best) + trials)
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    reconstruction: Reconstruction
-    doubt: Tensor  # (trials,), the smaller, the likelier the label
+        wrong = (attempt.records.labels[:, 0] != label) | impossible
+        attempts.append(attempt)
+        doubts.append(doubt.masked_fill(wrong, torch.inf))
+    best = torch.stack(doubts).argmin(0)
+    return joined(attempts).take(best * len(best) + torch.arange(len(best), device=best.device))
 
 
 def _solve_at(
@@ -163,7 +157,8 @@ def _solve_at(
     gradient: Tensor,
     class_weights: Tensor | None,
     only_label: int | None = None,
-) -> _Attempt:
+) -> tuple[Reconstruction, Tensor]:
+    """The record, and how doubtful it is, `(trials,)`: of several labels, the least doubtful is the likeliest."""
     left_over = gradient + mechanism.penalty_gradient(release)  # −w r (1, x): (trials, outputs, 1 + features)
     distance = None
     if mechanism.fit_intercept:
@@ -189,11 +184,9 @@ def _solve_at(
     size = ((features - known.mean) / known.scale).norm(dim=1)
     sensitivity = (1 + size.square()).sqrt() / (strength * size)
     diagnostics = {"residual": residual.norm(dim=1), "misfit": misfit}
-    records = Records(guess.features, labels)
+    found = Reconstruction(Records(guess.features, labels), sensitivity, diagnostics)
     # Without an intercept every label has a solution that fits; only the known records tell them apart.
-    return _Attempt(
-        Reconstruction(records, sensitivity, diagnostics), misfit if distance is None else distance
-    )
+    return found, misfit if distance is None else distance
 
 
 def _without_intercept(
