@@ -35,7 +35,7 @@ from remanence.updates.caveats import (
 from remanence.updates.declared import Declared
 from remanence.updates.dense.coordinates import condensed
 from remanence.updates.dense.exposure import head_exposure
-from remanence.updates.dense.layers import DenseHead, Layers, dense_head, head_inputs
+from remanence.updates.dense.layers import DenseHead, dense_head, head_inputs
 from remanence.updates.dense.reader import DenseReader, Own
 from remanence.updates.exact import Exact
 from remanence.updates.files import read_batch, read_tensors
@@ -217,57 +217,45 @@ def read(subject: Subject) -> list[Proven]:
 def _released(subject: Subject, longest: int) -> tuple[SharedGradient, Gradient]:
     """The mechanism with its reader, and its updates; dense layers are a network of their own."""
     reader, updates, noise = subject.reader, subject.updates, subject.declared.noise
-
-    def mechanism(read_by: Reader, *shape: int) -> SharedGradient:
-        norm, multiplier = (None, 0.0) if noise is None else (noise.max_grad_norm, noise.multiplier)
-        made = SharedGradient(
-            subject.model, shape, max_grad_norm=norm, noise_multiplier=multiplier, captured=subject.sent
-        )
-        return made.read_as(read_by)
-
-    if not isinstance(reader, DenseReader):
-        stacked = {name: torch.stack([one.gradient[name] for one in updates]) for name in updates[0].gradient}
-        shape = reader.model.shape if isinstance(reader, PatchReader) else (longest,)
-        return mechanism(reader, *shape), Gradient(stacked)
-    head, layers = _condensed(subject, reader.head)
-    parts = {
-        f"{index}.{name}": value
-        for index, layer in enumerate(layers)
-        for name, value in zip(("weight", "bias"), layer, strict=True)
-        if value is not None
+    shape, each = (longest,), [update.gradient for update in updates]
+    if isinstance(reader, PatchReader):
+        shape = reader.model.shape
+    if isinstance(reader, DenseReader):
+        head, each = _condensed(subject, reader.head)
+        own = None
+        if head.numbers is None:
+            own = Own.of(subject.model, head, subject.declared.input_shape)
+        reader, shape = DenseReader(head, own), (head.weights[0].shape[1],)
+    norm, multiplier = (None, 0.0) if noise is None else (noise.max_grad_norm, noise.multiplier)
+    mechanism = SharedGradient(
+        subject.model, shape, max_grad_norm=norm, noise_multiplier=multiplier, captured=subject.sent
+    )
+    # One update is not copied: it may be large.
+    stacked = {
+        name: value[None] if len(each) == 1 else torch.stack([one[name] for one in each])
+        for name, value in each[0].items()
     }
-    gradients = Gradient(parts)
-    own = None
-    if head.numbers is None:
-        own = Own.of(subject.model, reader.head, subject.declared.input_shape)
-    alone = DenseReader(replace(head, names=tuple(map(str, range(len(layers))))), own)
+    gradients = Gradient(stacked)
     fits = [update.fit for update in updates if update.fit is not None and not update.decay]
-    if len(fits) == len(updates):
-        alone.note(gradients, fits)
-    return mechanism(alone, head.weights[0].shape[1]), gradients
+    if isinstance(reader, DenseReader) and len(fits) == len(updates):
+        reader.note(gradients, fits)
+    return mechanism.read_as(reader), gradients
 
 
-def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Layers]:
-    """The head and its gradients; those of a large first layer in coordinates of their span."""
-    rounding = subject.rounding
-    if rounding.relative < _DOUBLE:
+def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Sequence[Mapping[str, Tensor]]]:
+    """The head and its gradients by name; those of a large first layer in coordinates of their span."""
+    if subject.rounding.relative < _DOUBLE:
         head = head.double()
-    each = [head.layers_of({name: v[None] for name, v in one.gradient.items()}) for one in subject.updates]
-    firsts = [(layers[0][0][0], None if layers[0][1] is None else layers[0][1][0]) for layers in each]
-    found = condensed(head, firsts, rounding) if subject.batch is None else None
-    if found is not None:
-        head = found.head
-        each = [
-            [(own[None], layers[0][1]), *layers[1:]]
-            for own, layers in zip(found.gradients, each, strict=True)
-        ]
-    if len(each) == 1:
-        return head, each[0]
-    stacked: Layers = []
-    for parts in zip(*each, strict=True):
-        biases = [bias for _, bias in parts if bias is not None]
-        stacked.append((torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None))
-    return head, stacked
+    names = [f"{name}.{part}".removeprefix(".") for name in head.names for part in ("weight", "bias")]
+    each = [{name: one.gradient[name] for name in names if name in one.gradient} for one in subject.updates]
+    if subject.batch is not None:
+        return head, each
+    firsts = [head.layers_of({name: value[None] for name, value in one.items()})[0] for one in each]
+    rows = [(weight[0], None if bias is None else bias[0]) for weight, bias in firsts]
+    found = condensed(head, rows, subject.rounding)
+    if found is None:
+        return head, each
+    return found.head, [{**one, names[0]: own} for one, own in zip(each, found.gradients, strict=True)]
 
 
 def _explained(subject: Subject, batch: Records | None, result: AuditResult) -> AuditResult:
