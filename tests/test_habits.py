@@ -95,7 +95,7 @@ def test_it_not(audit_release):
     outcome.assert_outcomes(passed=1, failed=1)
     told = outcome.stdout.str()
     assert "EXPOSED is UNPROVEN" in told
-    assert "test_it_not: EXPOSED" in told  # the target
+    assert "EXPOSED  test_it_not" in told  # the target
     assert "your limit is 100" in told
     assert "of 40 trials" in told
     properties = (pytester.path / "found.xml").read_text()

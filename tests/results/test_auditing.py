@@ -307,8 +307,8 @@ class Whisper(Finding):
         return {"kind": self.kind}
 
 
-def test_in_words_it_has_a_line_for_what_tells_and_none_for_what_does_not(result):
+def test_in_words_it_has_a_sentence_for_what_tells_and_none_for_what_does_not(result):
     best = replace(result.strongest, findings=(Whisper(tells=True), Whisper(tells=False)))
-    lines = str(replace(result, evidence=(best,))).splitlines()
-    assert "  A whisper that tells." in lines
-    assert "  A whisper." not in lines
+    told = str(replace(result, evidence=(best,)))
+    assert "A whisper that tells." in told
+    assert "A whisper." not in told

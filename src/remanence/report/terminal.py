@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import StringIO
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,7 @@ _COLOURS = {
 }
 
 _WIDE = 110  # columns that a terminal needs for all of a table
+_UNBROKEN = 10_000  # columns in which no sentence is broken
 
 
 def audit_view(result: AuditResult, width: int = 120) -> RenderableType:
@@ -37,22 +39,25 @@ def audit_view(result: AuditResult, width: int = 120) -> RenderableType:
         Text(words.counts(result), "dim"),
         _evidence_table(result.evidence, width),
     ]
-    parts += [
-        Text(
-            f"Bound: at most {ceiling(bound)} for {words.of_whom(bound)}: {bound.name} ({bound.reference.short})"
-        )
-        for bound in result.bounds
-    ]
+    for bound in result.bounds:
+        most = f"at most {ceiling(bound)} for {words.of_whom(bound)}"
+        parts.append(Text(f"Bound: {most}: {bound.name} ({bound.reference.short})"))
     parts += [Text(f"For comparison: {entry.attack} {result.done(entry)}.") for entry in result.companions]
     parts += [Text.assemble(("Note: ", "yellow"), sentence) for sentence in words.mind(result)]
     if result.strongest.unresolved:
         parts.append(Text(f"Records that the optimiser's tolerance hides: {words.hidden(result)}."))
     said = len(words.mind(result))
     more = len(words.caveats(result)) - said
-    parts += (
-        [Text(f"{'More caveats' if said else 'Caveats'} in the report: {more}.", "dim")] if more > 0 else []
-    )
+    if more > 0:
+        parts.append(Text(f"{'More caveats' if said else 'Caveats'} in the report: {more}.", "dim"))
     return Group(*parts)
+
+
+def as_text(result: AuditResult) -> str:
+    """The same as `print` shows it: without colours, and with no line broken."""
+    written = StringIO()
+    Console(file=written, width=_UNBROKEN, markup=False, emoji=False).print(audit_view(result))
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
 def summary_table(results: Sequence[AuditResult], width: int = 120) -> Table:
@@ -86,9 +91,8 @@ def _evidence_table(evidence: Sequence[Evidence], width: int) -> Table:
     if width >= _WIDE:
         rates = [entry.label_rate for entry in evidence]
         cells["labels"] = ["" if rate is None else thousandths(rate.rate) for rate in rates]
-        cells["median error"] = [
-            "" if (m := entry.errors.median) is None else f"{m:.2g}" for entry in evidence
-        ]
+        medians = [entry.errors.median for entry in evidence]
+        cells["median error"] = ["" if median is None else f"{median:.2g}" for median in medians]
     table = Table()
     table.add_column("attack", no_wrap=True, overflow="fold")
     for heading in cells:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
@@ -40,9 +39,8 @@ class AuditResult:
     bounds: tuple[Bound, ...]
     environment: Json
     companions: tuple[Evidence, ...] = ()  # games played for comparison; they do not affect the verdict
-    about: Mapping[str, str] = field(
-        default_factory=dict
-    )  # title, owner, purpose and data, in the owner's words
+    # Title, owner, purpose and data, in the owner's words.
+    about: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def strongest(self) -> Evidence:
@@ -123,9 +121,7 @@ class AuditResult:
             wrong.extend(told for each in found.findings for told in each.contradictions(own, threshold))
             return found
 
-        evidence, companions = (
-            [read(entry) for entry in document[part]] for part in ("evidence", "companions")
-        )
+        evidence, companions = (list(map(read, document[part])) for part in ("evidence", "companions"))
         bounds = [
             Bound(
                 b["name"],
@@ -190,38 +186,14 @@ class AuditResult:
             result = cls.from_json(document, arrays)
         except ValueError as error:
             raise storage.unreadable(path, str(error)) from None
-        shown = storage.read_gallery(path)
-        best = result.strongest
-        return replace(
-            result,
-            evidence=tuple(replace(e, gallery=shown) if e is best else e for e in result.evidence),
-        )
+        shown, best = storage.read_gallery(path), result.strongest
+        evidence = (replace(each, gallery=shown) if each is best else each for each in result.evidence)
+        return replace(result, evidence=tuple(evidence))
+
+    # Results may not import views, so these two are looked up by name.
 
     def _repr_html_(self) -> str:
-        # Results may not import views, so this one is looked up by name.
         return import_module("remanence.report.html").card(self)
 
     def __str__(self) -> str:
-        best, reason = self.strongest, self.reason
-        rate, limit = best.main, self.policy.max_success
-        shown = f", {rate.rate * 1000:.0f} in 1000 ({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f}"
-        shown += f" at {rate.confidence:.3g} confidence)"
-        lines = [
-            f"{self.target}: {self.verdict}. {self.meaning}",
-            f"  {best.attack} {self.done(best)}{'' if best.of_unknown_many else shown}; "
-            f"{self.policy.whose} limit is {limit * 1000:.0f}.",
-        ]
-        lines += [f"  {each.headline(self.words)}" for each in best.findings if each is reason or each.tells]
-        for on_average, words in (
-            (False, "no attack exceeds"),
-            (True, "on average over records, no attack exceeds"),
-        ):
-            own = [bound for bound in self.bounds if bound.on_average is on_average and bound.success < 1]
-            if own:
-                least = min(own, key=lambda bound: bound.success)
-                lines.append(
-                    f"  Proven: {words} {math.ceil(least.success * 1000)} in 1000 for {least.whose}."
-                )
-        raised = dict.fromkeys(caveat for entry in self.evidence for caveat in entry.caveats)
-        lines += [f"  Caveat {c.id}: {f'{c.seen} {c.means}'.strip()}" for c in raised]
-        return "\n".join(lines)
+        return import_module("remanence.report.terminal").as_text(self)
