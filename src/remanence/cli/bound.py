@@ -70,14 +70,11 @@ def bound(
     sampling or another way of batching (--batches).
     """
     started = time.perf_counter()
-    training, person = (
-        batching.solved(passes=whose.passes),
-        whose.person(batching.dataset_size, several=True),
-    )
+    training = batching.solved(passes=whose.passes)
+    person = whose.person(batching.dataset_size, several=True)
     given = {"--noise-multiplier": noise.noise_multiplier, "--epsilon (with --delta)": noise.epsilon}
-    exactly_one(
-        given, "remanence bound --noise-multiplier 1.1 --sample-rate 0.01 --steps 1000 --candidates 100"
-    )
+    hint = "remanence bound --noise-multiplier 1.1 --sample-rate 0.01 --steps 1000 --candidates 100"
+    exactly_one(given, hint)
     every_way = whose.batches is BatchesBy.ALL
     if training.steps is None and (noise.noise_multiplier is not None or every_way):
         raise InputError(
@@ -164,9 +161,8 @@ def _from_training(given: Noise, training: Batching, person: Person, log_baselin
     steps, rate = training.steps or 0, training.sample_rate
     noise, epsilon, delta, notes = given.noise_multiplier, given.epsilon, given.delta, ()
     goes_with("--epsilon", epsilon, "--delta", delta, "--delta 1e-5")
-    goes_with(
-        "--epsilon with --steps", epsilon, _SIZES, rate, "--sample-rate 1 if every step uses all records"
-    )
+    every = "--sample-rate 1 if every step uses all records"
+    goes_with("--epsilon with --steps", epsilon, _SIZES, rate, every)
     if rate is None:
         rate = 1.0
         notes = (
@@ -201,10 +197,9 @@ def _every_way(run: Segment, batching: Batching, person: Person, log_baseline: f
     for way in [way for way in BatchesBy if way is not BatchesBy.ALL]:
         settings = batching.solved(passes=Whose(batches=way).passes)
         one = replace(run, sample_rate=settings.sample_rate or run.sample_rate)
+        each = replace(person, batches=way.value)
         try:
-            bound = dpsgd(
-                log_baseline=log_baseline, schedule=[one], person=replace(person, batches=way.value)
-            )
+            bound = dpsgd(log_baseline=log_baseline, schedule=[one], person=each)
         except InputError as refused:
             found[way.value] = f"none: needs {refused.needs}"
         else:

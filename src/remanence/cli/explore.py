@@ -12,21 +12,6 @@ from remanence.core.checks import extra
 from remanence.core.exceptions import InputError
 
 
-def check_start(start: dict[str, str]) -> None:
-    """Refuse settings that the page cannot show."""
-    from remanence.report.explore.answers import number
-
-    if {"noise_multiplier", "epsilon"} <= start.keys():
-        raise InputError(
-            "The noise is given twice.",
-            needs="--noise-multiplier, or --epsilon with --delta",
-            got="both",
-            hint="leave one out",
-        )
-    for name in start:
-        number(start, name)
-
-
 def explore(
     noise: Noise,
     batching: Batching,
@@ -41,6 +26,8 @@ def explore(
 
     It answers on this machine alone. Give the settings of your training, as to `remanence bound`, to start from them.
     """
+    from remanence.report.explore.answers import number
+
     settings = batching.solved()
     given = {
         **vars(noise),
@@ -50,7 +37,15 @@ def explore(
         "records_per_person": records_per_person,
     }
     start = {name: f"{value!r}" for name, value in given.items() if value is not None}
-    check_start(start)
+    if {"noise_multiplier", "epsilon"} <= start.keys():
+        raise InputError(
+            "The noise is given twice.",
+            needs="--noise-multiplier, or --epsilon with --delta",
+            got="both",
+            hint="leave one out",
+        )
+    for name in start:
+        number(start, name)  # refuses what the page cannot show
     for package in ("starlette", "uvicorn"):
         extra(package, "explore", "a small web server")
     from remanence.cli.interruption import let_go

@@ -37,13 +37,10 @@ class _Unheard(io.FileIO):
 def outlive_the_reader() -> None:
     """Let a command end with its own exit code although its reader has left; 1, as elsewhere, would say EXPOSED."""
     out = sys.stdout
-    if out is not sys.__stdout__ or not isinstance(
-        out, io.TextIOWrapper
-    ):  # what is printed is collected elsewhere
-        return
-    settings = {
-        name: getattr(out, name) for name in ("encoding", "errors", "line_buffering", "write_through")
-    }
+    if out is not sys.__stdout__ or not isinstance(out, io.TextIOWrapper):
+        return  # what is printed is collected elsewhere
+    names = ("encoding", "errors", "line_buffering", "write_through")
+    settings = {name: getattr(out, name) for name in names}
     raw = _Unheard(out.fileno(), "w", closefd=False)
     sys.stdout = sys.__stdout__ = io.TextIOWrapper(io.BufferedWriter(raw), **settings)
 
@@ -65,9 +62,8 @@ def interruptible() -> Iterator[None]:
     """Within, signals raise `Interrupted`; a process that is deep in a computation ends all the same."""
     listening, speaking = os.pipe()
     os.set_blocking(speaking, False)
-    heard = [
-        number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
-    ]  # not under nohup
+    # Not those that nohup ignores.
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, _raise) for number in heard}
     earlier = signal.set_wakeup_fd(speaking, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(listening,), daemon=True).start()

@@ -75,18 +75,13 @@ def restore_options(context: typer.Context, place: str | None) -> str | None:
                 got=f"{place}: {(options or {}).get('command', 'a run of the library')}",
                 hint="the command that began it",
             )
+        apart = ("command", "target", "again", "trusted")
+        # A folder may come from a stranger: no file.py:name that it holds is run unasked.
         known = {
-            name: value
-            for name, value in options.items()
-            if name not in ("command", "target", "again", "trusted") and not _names_code(value)
+            name: value for name, value in options.items() if name not in apart and ".py:" not in str(value)
         }
         context.default_map = {**(context.default_map or {}), **known, "out": place}
     return place
-
-
-def _names_code(value: object) -> bool:
-    """Whether an option is file.py:name. A folder may come from a stranger: no file that it names is run unasked."""
-    return any(".py:" in str(each) for each in (value if isinstance(value, list) else [value]))
 
 
 def named_target(target: str | None, resume: str | None, command: str) -> str:
@@ -266,16 +261,14 @@ def _check_same_run(place: str, settings: Json) -> None:
     """Refuse to continue where the audit would not be the one that was begun."""
     from remanence.scale.journal import existing
 
-    before = {"options": {}, "code": {}, "data": {}, **existing(place)[1]["settings"]}
-    then, now = (
-        {
-            **s["options"],
-            **s["code"],
-            "data": s["data"],
-            "target": _without_place(s["options"].get("target", "")),
-        }
-        for s in (before, settings)
-    )
+    def known(held: Json) -> Json:
+        """All of it by name; a file that was moved is the same target, if what is in it is the same."""
+        path, colon, factory = held["options"].get("target", "").rpartition(":")
+        target = f"{Path(path).name}{colon}{factory}"
+        return {**held["options"], **held["code"], "data": held["data"], "target": target}
+
+    then = known({"options": {}, "code": {}, "data": {}, **existing(place)[1]["settings"]})
+    now = known(settings)
     free = {"max_success", "accept_unproven", "again"}  # no unit depends on these
     differing = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
     differing = [name for name in differing if name not in free]
@@ -286,12 +279,6 @@ def _check_same_run(place: str, settings: Json) -> None:
             got="; ".join(f"{n}: then {_brief(then.get(n))}, now {_brief(now.get(n))}" for n in differing),
             hint="leave --resume out to start from the beginning, or undo the change",
         )
-
-
-def _without_place(target: str) -> str:
-    """A file that was moved is the same target, if what is in it is the same."""
-    path, colon, factory = target.rpartition(":")
-    return f"{Path(path).name}{colon}{factory}"
 
 
 def _brief(value: object) -> str:
@@ -344,11 +331,9 @@ def console() -> Console:
     from rich.console import Console
 
     terminal = Console(markup=False, emoji=False)  # brackets in a name must not be read as markup
-    return (
-        terminal
-        if terminal.is_terminal
-        else Console(width=max(terminal.width, 120), markup=False, emoji=False)
-    )
+    if terminal.is_terminal:
+        return terminal
+    return Console(width=max(terminal.width, 120), markup=False, emoji=False)
 
 
 def show_result(result: AuditResult, path: Path) -> None:

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from remanence.auditing import AuditResult
 
 
+Run = Annotated[Path, typer.Argument(help="A results folder or its audit.json.")]
+
+
 def show(
-    run: Annotated[Path, typer.Argument(help="A results folder or its audit.json.")],
+    run: Run,
     accept_unproven: AcceptUnproven = False,
     as_json: Annotated[bool, "--json", "Print audit.json and nothing else."] = False,
 ) -> None:
@@ -48,9 +51,6 @@ class Format(StrEnum):
     IN_TOTO = "in-toto"
     CYCLONEDX = "cyclonedx"
     EVAL_RESULTS = "eval-results"
-
-
-Run = Annotated[Path, typer.Argument(help="A results folder or its audit.json.")]
 
 
 def report(
@@ -115,7 +115,7 @@ def compare(
 
 
 def verify(
-    run: Annotated[Path, typer.Argument(help="A results folder or its audit.json.")],
+    run: Run,
     target: Annotated[
         str | None,
         "The target again: its data are compared with the result's, and one unit of the run folder is "

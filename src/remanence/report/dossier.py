@@ -172,13 +172,10 @@ def _differential_privacy(result: AuditResult) -> str:
     if proven is None:
         return "No differential privacy is claimed for this training, or none that a proof covers."
     noise, budget = settings.get("noise_multiplier"), epsilon(result, proven)
-    facts = [
-        f"Unit: {proven.whose}. {proven.name}" + ("" if noise is None else f", noise multiplier {noise:g}")
-    ]
-    if budget is not None:
-        facts.append(f"ε {upwards(budget)} at δ {DELTA:g}")
-    told = "; ".join(facts) + f". No attack exceeds {ceiling(proven)} for {proven.whose}."
-    return " ".join([told, *shown])
+    told = f"Unit: {proven.whose}. {proven.name}"
+    told += "" if noise is None else f", noise multiplier {noise:g}"
+    told += "" if budget is None else f"; ε {upwards(budget)} at δ {DELTA:g}"
+    return " ".join([f"{told}. No attack exceeds {ceiling(proven)} for {proven.whose}.", *shown])
 
 
 def _answers(result: AuditResult, topic: str) -> list[str]:

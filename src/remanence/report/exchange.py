@@ -19,9 +19,8 @@ from remanence.results.findings import Row, WholeRecords
 from remanence.results.storage import DOCUMENT
 from remanence.results.verdict import Verdict, exposing, lowest
 
-_CONTROL = re.compile(
-    "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-)  # what XML has no way to write
+# What XML has no way to write.
+_CONTROL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Case(NamedTuple):
@@ -127,14 +126,13 @@ def sarif(result: AuditResult) -> str:
     kind, level = _KINDS[result.verdict]
     contradicted = result.verdict is Verdict.CONTRADICTED
     best, ceiling = result.strongest, words.tightest(result)
+    told = f"{result.verdict}. {words.headline(result)} {result.meaning} {words.found(result)}"
     entry: dict[str, Any] = {
         "ruleId": "RMN002/bound-violated" if contradicted else "RMN001/reconstruction",
         "rule": {"id": "RMN002" if contradicted else "RMN001", "index": int(contradicted)},
         "kind": kind,
         "level": level,
-        "message": {
-            "text": f"{result.verdict}. {words.headline(result)} {result.meaning} {words.found(result)}"
-        },
+        "message": {"text": told},
         "locations": [
             {
                 "physicalLocation": {"artifactLocation": {"uri": _address(result.target)}},
@@ -220,7 +218,15 @@ def cyclonedx(result: AuditResult) -> str:
     if not isinstance(result.reason, WholeRecords):
         decided = [row for row in result.reason.rows() if row.role == "attack"]
         rows = {words.headline(result): row for row in decided[:1]} | rows
-    metrics = [_metric(row, told) for told, row in rows.items()]
+    metrics: list[dict[str, Any]] = [
+        {
+            "type": "success of reconstruction",
+            "value": f"{row.share:.6g}",
+            "slice": told,
+            "confidenceInterval": {"lowerBound": f"{row.lower:.6g}", "upperBound": f"{row.upper:.6g}"},
+        }
+        for told, row in rows.items()
+    ]
     if ceiling is not None:
         told = {"type": "proven ceiling of reconstruction", "value": f"{float(ceiling.success):.6g}"}
         metrics.append({**told, "slice": ceiling.whose})
@@ -258,16 +264,6 @@ def eval_results(result: AuditResult) -> str:
         "notes": f"{result.verdict}: {words.headline(result)} Limit {result.policy.max_success:g}.",
     }
     return _written([entry])
-
-
-def _metric(row: Row, told: str) -> dict[str, Any]:
-    ends = {"lowerBound": f"{row.lower:.6g}", "upperBound": f"{row.upper:.6g}"}
-    return {
-        "type": "success of reconstruction",
-        "value": f"{row.share:.6g}",
-        "slice": told,
-        "confidenceInterval": ends,
-    }
 
 
 # The names of what was released in audit.json; the targets or the data where every trial releases anew.

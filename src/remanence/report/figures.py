@@ -40,9 +40,8 @@ def line(result: AuditResult) -> str:
             marker, colour = _MARKS[row.role]
             if row.lower < row.upper:
                 axes.hlines(height, row.lower, row.upper, color=colour, linewidth=5, alpha=0.35)
-            axes.plot(
-                [row.share], [height], marker, color=colour, markersize=7, markeredgewidth=2.5, clip_on=False
-            )
+            look = {"color": colour, "markersize": 7, "markeredgewidth": 2.5, "clip_on": False}
+            axes.plot([row.share], [height], marker, **look)
         if ceiling is not None:
             place = [ceiling.success], [len(rows)]
             axes.plot(*place, "|", color=CEILING, markersize=17, markeredgewidth=2.5)
@@ -58,13 +57,8 @@ def line(result: AuditResult) -> str:
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
 
-    return picture(
-        "line",
-        f"{words.headline(result)} {words.found(result)}",
-        draw,
-        width=3.8,
-        height=0.8 + 0.42 * len(names),
-    )
+    label = f"{words.headline(result)} {words.found(result)}"
+    return picture("line", label, draw, width=3.8, height=0.8 + 0.42 * len(names))
 
 
 def errors(result: AuditResult) -> str | None:
@@ -88,9 +82,8 @@ def errors(result: AuditResult) -> str | None:
         logarithmic(axes, "x")
         axes.legend(loc="best")
 
-    return picture(
-        "errors", "The share of trials in which the error is at most this large.", draw, height=2.8
-    )
+    label = "The share of trials in which the error is at most this large."
+    return picture("errors", label, draw, height=2.8)
 
 
 def roc(result: AuditResult) -> str | None:
@@ -98,7 +91,11 @@ def roc(result: AuditResult) -> str | None:
     ranked = sorted(result.evidence, key=lambda evidence: -evidence.main.lower)
     dashes = ("-", "--", "-.", ":")
     drawn = {
-        f"{evidence.attack}{kind}": (_kept(*one.curve()), dash, 0.8 if kind else 1.6)
+        f"{evidence.attack}{kind}": (
+            [rates[_few(len(rates))] for rates in one.curve()],
+            dash,
+            0.8 if kind else 1.6,
+        )
         for evidence, dash in zip(ranked, dashes, strict=False)
         for kind, one in curves(result, evidence).items()
     }
@@ -136,11 +133,6 @@ def curves(result: AuditResult, evidence: Evidence) -> dict[str, Roc]:
         others = evidence.arrays.get("control_public_error", public)
         found[", relative"] = Roc((errors / public).numpy(), (controls / others).numpy())
     return found
-
-
-def _kept(fpr: NDArray[np.float64], tpr: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
-    kept = _few(len(fpr))
-    return fpr[kept], tpr[kept]
 
 
 def _few(count: int) -> NDArray[np.int_]:

@@ -40,13 +40,13 @@ def _pair(shown: Mapping[str, Tensor], index: int) -> dict[str, Any]:
         "control": shown["controls"][index],
     }
     values = {name: np.asarray(row.detach().cpu().double()) for name, row in rows.items()}
-    picture = _as_picture(values["target"].shape)
-    low, high = float(np.nanmin(values["target"])), float(np.nanmax(values["target"]))
+    picture, pictures = _as_picture(values["target"].shape), None
+    if picture is not None:
+        ends = float(np.nanmin(values["target"])), float(np.nanmax(values["target"]))
+        pictures = {name: _png(row.reshape(picture), *ends) for name, row in values.items()}
     return {
         "succeeded": bool(shown["succeeded"][index]),
-        "pictures": {name: _png(row.reshape(picture), low, high) for name, row in values.items()}
-        if picture
-        else None,
+        "pictures": pictures,
         "numbers": {name: row.flatten()[:_COLUMNS].tolist() for name, row in values.items()},
         "more": max(0, values["target"].size - _COLUMNS),
     }

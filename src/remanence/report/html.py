@@ -28,14 +28,10 @@ if TYPE_CHECKING:
 
 def report(result: AuditResult) -> str:
     """The whole report as one HTML document."""
-    raised = [
-        (
-            caveat,
-            words.concerned(result, names),
-            words.hidden(result) if caveat == OPTIMISER_NOT_CONVERGED else "",
-        )
-        for caveat, names in words.caveats(result).items()
-    ]
+    raised = []
+    for caveat, names in words.caveats(result).items():
+        hidden = words.hidden(result) if caveat == OPTIMISER_NOT_CONVERGED else ""
+        raised.append((caveat, words.concerned(result, names), hidden))
     rates = {evidence.attack: _true_positives(result, evidence) for evidence in result.evidence}
     relative = any("relative" in text for text in rates.values())
     return template("report.html.jinja").render(
@@ -105,20 +101,14 @@ def _true_positives(result: AuditResult, evidence: Evidence) -> str:
     return "; ".join(texts) or "n/a"
 
 
-def _unbroken(text: str) -> str:
-    """An interval that a narrow table breaks before its bracket and nowhere else."""
-    return text.replace(" to ", "\u00a0to\u00a0")
-
-
 def _coded(text: str) -> str:
     """Text in which `this` and an option such as --this are code; all of it is escaped first."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"`([^`<>]+)`|(?<= )(--[a-z-]+)", _as_code, str(escape(text))))  # noqa: S704
-
-
-def _as_code(found: re.Match[str]) -> str:
-    return f"<code>{found[1] or found[2]}</code>"
+    code = re.sub(
+        r"`([^`<>]+)`|(?<= )(--[a-z-]+)", lambda m: f"<code>{m[1] or m[2]}</code>", str(escape(text))
+    )
+    return Markup(code)  # noqa: S704
 
 
 def template(name: str) -> Template:
@@ -144,7 +134,8 @@ def _environment() -> Environment:
         "guessing": words.guessing,
         "upwards": upwards,
         "ours": Markup,
-        "unbroken": _unbroken,
+        # An interval that a narrow table breaks before its bracket and nowhere else.
+        "unbroken": lambda text: text.replace(" to ", "\u00a0to\u00a0"),
         "short": lambda value: f"{value:.6g}" if isinstance(value, float) else value,
         "coded": _coded,
     }

@@ -21,13 +21,8 @@ _SHOWN = 20  # rows; a summary fits a pull request
 def summary(result: AuditResult) -> str:
     """A short summary, as for `$GITHUB_STEP_SUMMARY`."""
     rows = [
-        (
-            entry.attack,
-            words.interval(entry.main),
-            words.interval(entry.control),
-            words.guessing(entry.baseline),
-        )
-        for entry in result.evidence
+        (e.attack, words.interval(e.main), words.interval(e.control), words.guessing(e.baseline))
+        for e in result.evidence
     ]
     ceilings = [
         f"- {plain(bound.name)}: no attack exceeds {ceiling(bound)} for {plain(words.of_whom(bound))} "
@@ -81,9 +76,8 @@ def model_card(result: AuditResult) -> str:
         "version": result.environment["packages"]["remanence"],
     }
     # A JSON scalar is a YAML scalar; an escaped < is no tag to whatever shows the card.
-    keys = "\n".join(f"  {name}: {json.dumps(value)}" for name, value in values.items()).replace(
-        "<", "\\u003c"
-    )
+    keys = "\n".join(f"  {name}: {json.dumps(value)}" for name, value in values.items())
+    keys = keys.replace("<", "\\u003c")
     return "\n\n".join(
         [
             f"---\nremanence:\n{keys}\n---",

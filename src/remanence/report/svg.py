@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -85,20 +86,13 @@ def _for_a_page(text: str, name: str, label: str) -> str:
     body = text[text.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>{name}-", body)  # several pictures share a page
-    body = re.sub(r'^<svg[^>]*?(viewBox="[^"]*")[^>]*>', _opening(name, label), body)
+    links = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    named = f'stroke-linejoin="round" role="img" aria-label="{escape(label)}" data-figure="{name}"'
+    body = re.sub(r'^<svg[^>]*?(viewBox="[^"]*")[^>]*>', lambda m: f"<svg {links} {m[1]} {named}>", body)
     body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)  # would hold for the whole page
     body = re.sub(r"font-family: [^;]*;", "font-family: system-ui, sans-serif;", body)
-    body = re.sub(r' (?:d|x|y|transform)="[^"]*"', _shorter, body)
+    shortened = partial(re.sub, r"(\.\d\d)\d+", r"\1")
+    body = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda coordinates: shortened(coordinates[0]), body)
     for colour, variable in _VARIABLES.items():
         body = body.replace(colour, f"var(--{variable}, {colour})")
     return re.sub(r"\s*\n\s*", "\n", body).strip()
-
-
-def _shorter(coordinates: re.Match[str]) -> str:
-    return re.sub(r"(\.\d\d)\d+", r"\1", coordinates.group())
-
-
-def _opening(name: str, label: str) -> Callable[[re.Match[str]], str]:
-    links = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    named = f'role="img" aria-label="{escape(label)}" data-figure="{name}"'
-    return lambda found: f'<svg {links} {found.group(1)} stroke-linejoin="round" {named}>'

@@ -116,9 +116,8 @@ def unchecked(result: AuditResult) -> str:
     """What a stored result cannot show about itself, and the command that checks it."""
     called = str(result.environment.get("command", "")).split()
     again = "Auditing them again with the same seed gives the same numbers."
-    if (
-        called[1:2] == ["audit"] and result.target in called
-    ):  # not a file of settings, which may be another door's
+    # Not for a file of settings, which may be another door's.
+    if called[1:2] == ["audit"] and result.target in called:
         command = f"remanence verify RUN --target {result.target}"
         again = f"`{command}` compares their hashes and re-runs a sample of the attack."
     return f"Not verified: the model and the data. {again}"
@@ -179,9 +178,9 @@ def _undecided(result: AuditResult, best: Evidence) -> list[str]:
     """Why a rate above the limit does not make it EXPOSED."""
     if result.verdict is not Verdict.UNPROVEN or best.main.lower <= result.policy.max_success or best.tells:
         return []
-    if best.main.lower <= best.control.upper:
-        return ["It does as well without the records, so this rate shows nothing about the release."]
-    return ["A guess does as well, so this rate shows nothing about the release."]
+    by_luck = best.main.lower <= best.control.upper
+    without = "It does as well without the records" if by_luck else "A guess does as well"
+    return [f"{without}, so this rate shows nothing about the release."]
 
 
 def _idle(result: AuditResult, best: Evidence) -> list[str]:

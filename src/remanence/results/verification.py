@@ -61,7 +61,10 @@ def check_ceiling(stored: Bound, settings: Json, largest_guess: float) -> Ceilin
         return CeilingCheck(
             wrong=f"{stored.name!r} was computed for a guess of {again.baseline:.6g}, not {largest_guess:.6g}"
         )
-    told = _told_settings(stored.recipe["arguments"])
+    told = stored.recipe["arguments"]
+    schedule = told.get("schedule")  # the noise, rate and steps may be those of its one segment
+    if isinstance(schedule, list) and len(schedule) == 1 and isinstance(schedule[0], dict):
+        told = schedule[0]
     for name in _SETTINGS:
         if name in told and settings.get(name) is not None and not _covers(name, told[name], settings[name]):
             return CeilingCheck(
@@ -79,20 +82,11 @@ def _covers(name: str, told: Any, stated: Any) -> bool:
     return (1 - _LESS_NOISE) * stated <= told <= stated
 
 
-def _told_settings(arguments: Json) -> Json:
-    """The noise, rate and steps in a recipe, given directly or as a schedule of one segment."""
-    schedule = arguments.get("schedule")
-    if isinstance(schedule, list) and len(schedule) == 1 and isinstance(schedule[0], dict):
-        return schedule[0]
-    return arguments
-
-
 def missing_caveats(found: Evidence, policy: Policy) -> list[str]:
     """The caveats that follow from the rates but are missing."""
     tells = any(each.tells for each in found.findings)
-    counted = replace(
-        found.main, floor=None
-    )  # an audit compares what it counted, before its game adjusts the ends
+    # An audit compares what it counted, before its game adjusts the ends.
+    counted = replace(found.main, floor=None)
     due = [*check_rates(counted, found.control, found.baseline, tells=tells), *check_trials(found, policy)]
     there = {caveat.id for caveat in found.caveats}
     return [f"{found.attack}: the caveat {each.id} is missing" for each in due if each.id not in there]
@@ -133,8 +127,5 @@ def _beyond_the_threshold(found: Evidence, threshold: float) -> list[str]:
     if errors is None or succeeded is None or errors.shape != succeeded.shape:
         return []
     beyond = int((succeeded.bool() & (errors > threshold)).sum())
-    return (
-        [f"{found.attack}: {beyond} trials count although their error is above the threshold"]
-        if beyond
-        else []
-    )
+    told = f"{found.attack}: {beyond} trials count although their error is above the threshold"
+    return [told] if beyond else []

@@ -43,9 +43,8 @@ def write_files(
 ) -> None:
     """Write files into a folder: all are complete on disk before the first replaces an older one, in this order."""
     needs = "a folder that can be created and written to, and room in it"
-    with refusing(
-        (OSError, ValueError), "The results could not be written.", needs=needs, got=folder, hint=hint
-    ):
+    summary = "The results could not be written."
+    with refusing((OSError, ValueError), summary, needs=needs, got=folder, hint=hint):
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103
         _replace({folder / name: content for name, content in contents.items()})
 
@@ -89,9 +88,8 @@ def _replace(contents: Mapping[Path, bytes]) -> None:
     written: dict[Path, str] = {}
     try:
         for path, content in contents.items():
-            handle, written[path] = tempfile.mkstemp(
-                dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART
-            )
+            name = f".{path.name[:100]}."
+            handle, written[path] = tempfile.mkstemp(dir=path.parent, prefix=name, suffix=PART)
             try:
                 _write(handle, content)
                 os.fsync(handle)

@@ -92,9 +92,8 @@ class Journal:
     """
 
     place: str | Path
-    _learnt: set[str] = field(
-        default_factory=set, init=False, repr=False, compare=False
-    )  # checkpoints that this run asked for
+    # Checkpoints that this run asked for.
+    _learnt: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if "://" in str(self.place):
@@ -196,7 +195,12 @@ class Journal:
             found = parse_json(content)
             version = found.get("remanence_run") if isinstance(found, dict) else None
             if isinstance(version, int) and version > VERSION:
-                raise _later(self.place, version)
+                raise InputError(
+                    "This run was begun by a later version of remanence.",
+                    needs=f"a run file of version {VERSION}",
+                    got=f"{self.place}: version {version}",
+                    hint="update remanence, or --out with another folder",
+                )
             return parse_json(content, _schema())
         except UnusableFileError as error:
             raise _no_run(self.place, f"{MANIFEST}: {error}", DamagedRunError) from None
@@ -290,11 +294,8 @@ class Journal:
         """The regular files of a folder within, or all that the folder itself holds; hidden ones do not count."""
         try:
             with os.scandir(self._path(f"{inside}/x" if inside else "x").parent) as found:
-                return {
-                    entry.name
-                    for entry in found
-                    if not entry.name.startswith(".") and (not inside or entry.is_file(follow_symlinks=False))
-                }
+                shown = [entry for entry in found if not entry.name.startswith(".")]
+                return {e.name for e in shown if not inside or e.is_file(follow_symlinks=False)}
         except (FileNotFoundError, NotADirectoryError):
             return set()
         except OSError as error:
@@ -397,15 +398,6 @@ def _file(key: str) -> str:
 
 class DamagedRunError(InputError):
     """A run.json that cannot be read."""
-
-
-def _later(place: str | Path, version: int) -> InputError:
-    return InputError(
-        "This run was begun by a later version of remanence.",
-        needs=f"a run file of version {VERSION}",
-        got=f"{place}: version {version}",
-        hint="update remanence, or --out with another folder",
-    )
 
 
 def _no_run(place: str | Path, got: str, kind: type[InputError] = InputError) -> InputError:

@@ -26,7 +26,6 @@ from remanence.scale.journal import Tensors
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _CORES = os.cpu_count() or 1
 _PER_CORE = 16  # a file that asks for thousands would take the machine down
-_MOST = _PER_CORE * _CORES
 ATTEMPTS = 4  # how often a unit may take its worker down before it is the unit's fault
 
 
@@ -42,19 +41,14 @@ class Processes:
     workers: int = _CORES
 
     def __post_init__(self) -> None:
-        whole(
-            "workers",
-            self.workers,
-            most=_MOST,
-            hint=f"--workers {_CORES}: {_PER_CORE} per core at most",
-        )
+        hint = f"--workers {_CORES}: {_PER_CORE} per core at most"
+        whole("workers", self.workers, most=_PER_CORE * _CORES, hint=hint)
 
     def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
         """Yield each unit when it is done; no more than two for each worker are under way."""
         left, attempts = list(numbers), 1
-        packed = cloudpickle.dumps(
-            task
-        )  # once, and sent to a worker once: it holds data, and never touches a disk
+        # Once, and sent to a worker once: it holds data, and never touches a disk.
+        packed = cloudpickle.dumps(task)
         while left:
             try:
                 for number, tensors in self._attempt(packed, left):

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PATIENCE = 2.0
-_FIRST_LINE = (
-    10.0  # seconds, where there is no terminal to draw on; each line then waits twice as long as the last
-)
+# Seconds, where there is no terminal to draw on; each line then waits twice as long as the last.
+_FIRST_LINE = 10.0
 _LONG = 30.0  # seconds that are left: then the first line does not wait
 
 

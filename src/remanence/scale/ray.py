@@ -85,13 +85,11 @@ class Ray:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         ray = extra("ray", "ray", "the package ray, here and on every node")
         if not ray.is_initialized():
-            local = self.address == "local"
+            local, unreachable = self.address == "local", "The Ray cluster cannot be reached."
             needs = "local, auto, or the host:port of a running cluster"
             hint = "ray status, on the machine that should join"
             kinds = (OSError, ValueError, RuntimeError)
-            with refusing(
-                kinds, "The Ray cluster cannot be reached.", needs=needs, got=self.address, hint=hint
-            ):
+            with refusing(kinds, unreachable, needs=needs, got=self.address, hint=hint):
                 if ":" in self.address:  # Ray itself would end this process after minutes
                     asyncio.run(_knock(self.address))
                 ray.init(

@@ -206,11 +206,8 @@ def _check_sizes(found: Any, most: int) -> None:
         if seen > 10**6:
             raise UnusableFileError("more than a million values")
         if isinstance(value, torch.Tensor):
-            if (
-                value.numel() * value.element_size() > most
-                or value.is_complex()
-                or value.layout != torch.strided
-            ):
+            is_plain = not value.is_complex() and value.layout == torch.strided
+            if not is_plain or value.numel() * value.element_size() > most:
                 raise UnusableFileError(
                     "a tensor that claims more than the file holds, or is not of real numbers"
                 )

@@ -96,9 +96,8 @@ class Run:
         """A file of the run folder in which one thing that is learnt may keep its state between kills."""
         if self.journal is None:
             return None
-        return self.journal.checkpoint(
-            fingerprint(versions(), arithmetic(), self.settings.get("code"), belongs_to)
-        )
+        name = fingerprint(versions(), arithmetic(), self.settings.get("code"), belongs_to)
+        return self.journal.checkpoint(name)
 
     def announce(self, plans: list[Plan]) -> None:
         """Say what there is to do, for `remanence status`."""

@@ -179,18 +179,12 @@ class NearVerbatim(TextAttack):
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
         """An upper limit on the number of tries."""
         secrets = track(asked.secrets, total=len(asked.secrets), what="searching near-verbatim continuations")
-        found = [
-            near_verbatim(
-                asked.model,
-                s,
-                self.decoding,
-                edits=min(self.edits, len(s.tokens) - 1),
-                branches=self.branches,
-            )
-            for s in secrets
-        ]
-        logs = torch.tensor([bracket.lower for bracket in found], dtype=torch.float64).log()
-        return _queries(logs)
+        found = []
+        for secret in secrets:
+            edits = min(self.edits, len(secret.tokens) - 1)
+            one = near_verbatim(asked.model, secret, self.decoding, edits=edits, branches=self.branches)
+            found.append(one.lower)
+        return _queries(torch.tensor(found, dtype=torch.float64).log())
 
 
 def _queries(logs: Tensor) -> tuple[Tensor, Tensor]:

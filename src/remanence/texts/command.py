@@ -115,8 +115,22 @@ def text(
 
     The probability that a secret comes out is computed exactly, not sampled. Needs `pip install '.[text]'`.
     """
+    from remanence.texts.canaries import Claim
+    from remanence.texts.game import text_game
+    from remanence.texts.reading import load_language_model
+
+    def game(device: str) -> Texts:
+        source, find, claimed = files.source(), files.finder(), files.claimed_epsilon
+        claim = None if claimed is None else Claim(claimed, files.claimed_delta)
+        tuned, plain = load_language_model(model, files.adapter, device=device)
+        if files.base is not None:
+            plain = load_language_model(files.base, device=device)[0]
+        return text_game(
+            tuned, source, base=plain, unseen=files.unseen, find=find, tries=asking.tries, claim=claim
+        )
+
     play(
-        lambda place: _game(model, files, asking, place),
+        game,
         shared,
         command="text",
         target=str(files.adapter or model),
@@ -125,22 +139,6 @@ def text(
         again="",
         attacks=asking.attacks(),
         show=lambda result, *_: show_texts(result),
-    )
-
-
-def _game(model: Path, files: ModelAndTexts, asking: Asking, device: str) -> Texts:
-    """The game of a model and its texts."""
-    from remanence.texts.canaries import Claim
-    from remanence.texts.game import text_game
-    from remanence.texts.reading import load_language_model
-
-    source, find, claimed = files.source(), files.finder(), files.claimed_epsilon
-    claim = None if claimed is None else Claim(claimed, files.claimed_delta)
-    tuned, plain = load_language_model(model, files.adapter, device=device)
-    if files.base is not None:
-        plain = load_language_model(files.base, device=device)[0]
-    return text_game(
-        tuned, source, base=plain, unseen=files.unseen, find=find, tries=asking.tries, claim=claim
     )
 
 

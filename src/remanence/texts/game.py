@@ -103,16 +103,14 @@ class Texts(AnyGame[FineTuning]):
                 got=str(self.base.vocabulary),
                 hint="the model that the fine-tuning started from",
             )
-        made = FineTuning(self.model.name, None if self.base is None else self.base.name)
-        object.__setattr__(self, "mechanism", made)
-        object.__setattr__(
-            self,
-            "criterion",
-            Criterion(
-                Error(f"tries until it comes out with a chance of {CHANCE:g}", _tried), float(self.tries)
-            ),
-        )
-        object.__setattr__(self, "default_trials", len(self.secrets))
+        tries = Error(f"tries until it comes out with a chance of {CHANCE:g}", _tried)
+        made = {
+            "mechanism": FineTuning(self.model.name, None if self.base is None else self.base.name),
+            "criterion": Criterion(tries, float(self.tries)),
+            "default_trials": len(self.secrets),
+        }
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
     @property
     def knowledge(self) -> Prompting:

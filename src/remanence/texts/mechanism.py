@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import Any, ClassVar, NoReturn, final
 
@@ -69,10 +68,7 @@ class LanguageModel:
             return self.logits
         if self.remember is not None:
             return self.remember(start)
-        return partial(self._read_again, start)
-
-    def _read_again(self, start: Tensor, ids: Tensor) -> Tensor:
-        return self.logits(torch.cat([start.expand(len(ids), -1), ids], 1))[:, len(start) :]
+        return lambda ids: self.logits(torch.cat([start.expand(len(ids), -1), ids], 1))[:, len(start) :]
 
     def tokens(self, text: str) -> list[int]:
         """A text's tokens; refuses ids outside the model's vocabulary."""

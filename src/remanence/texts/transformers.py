@@ -64,6 +64,8 @@ def language_model(
     virtual = int(getattr(told, "num_virtual_tokens", None) or 0)  # that an adapter prepends to every text
     remembers = "past_key_values" in inspect.signature(inner.forward).parameters and not virtual
     encode, ends = _encoder(tokenizer, special=True)
+    names = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")  # as configurations spell it
+    longest = next((found for name in names if (found := getattr(model.config, name, None))), None)
     return LanguageModel(
         name=name,
         logits=read,
@@ -72,7 +74,7 @@ def language_model(
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         ),
         vocabulary=vocabulary,
-        context=_context(model.config, tokenizer) - virtual,
+        context=int(min(longest or tokenizer.model_max_length, 2**31)) - virtual,
         opening=tuple(takewhile(lambda token: token in tokenizer.all_special_ids, encode("a"))),
         ends=ends,
         chat=_chat(tokenizer) if tokenizer.chat_template else None,
@@ -146,10 +148,3 @@ def text_reading(
         lambda both, _: text_loss(both[0], both[1], padding),
         lambda model, ids: (read(model, ids), ids),
     )
-
-
-def _context(config: Any, tokenizer: Any) -> int:
-    """The context length, under whichever name the configuration has it."""
-    names = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
-    found = next((getattr(config, name) for name in names if getattr(config, name, None)), None)
-    return int(min(found or tokenizer.model_max_length, 2**31))

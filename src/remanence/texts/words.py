@@ -66,12 +66,11 @@ def sentence(result: AuditResult) -> str:
     if "base_log_probability" in best.arrays:
         words += " that its base model does not give away"
     words += "."
-    if best.control.trials:
+    others = best.control
+    if others.trials:
         unseen = not any(caveat.id == NO_UNSEEN_TEXTS.id for caveat in best.caveats)
         kind = "unseen secrets" if unseen else "stand-ins (other records' secrets, or the base model's words)"
-        words += (
-            f" Of {best.control.trials} {kind}, {best.control.successes} {_come(best.control.successes)} out."
-        )
+        words += f" Of {others.trials} {kind}, {others.successes} {_come(others.successes)} out."
     return words
 
 

@@ -199,12 +199,13 @@ def solve(question: Question, max_success: float) -> Json:
     return {"noise_multiplier": float(upwards(found.noise_multiplier, 6))}
 
 
+# They take seconds, and so a process of their own.
 QUESTIONS: dict[str, Callable[[Question, Mapping[str, str]], Json]] = {
     "bound": lambda question, _: answer(question),
     "budget": lambda question, _: budget(question),
     "rate-curve": lambda question, _: rate_curve(question, budget(question)["epsilon"]),
     "solve": lambda question, given: solve(question, number(given, "max_success")),
-}  # that take seconds, and so a process of their own
+}
 
 
 def compute(name: str, given: Mapping[str, str]) -> Json:

@@ -77,16 +77,13 @@ def application() -> Starlette:
 
     def later(name: str) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
-            found, asked = (
-                _refusal(499, "The page no longer waits for this answer."),
-                dict(request.query_params),
-            )
+            asked = dict(request.query_params)
+            found = _refusal(499, "The page no longer waits for this answer.")
             async with create_task_group() as group:
                 group.start_soon(_leave_with, request, group.cancel_scope)
                 async with computing:
-                    with CancelScope(
-                        shield=True
-                    ):  # a process that is abandoned while it starts would be orphaned
+                    # A process that is abandoned while it starts would be orphaned.
+                    with CancelScope(shield=True):
                         await to_process.run_sync(int, limiter=processes)
                     asks = partial(to_process.run_sync, cancellable=True, limiter=processes)
                     try:
@@ -116,10 +113,11 @@ def application() -> Starlette:
     return Starlette(routes=routes, exception_handlers=handlers, middleware=own)
 
 
+# In milliseconds; the others take seconds, and have processes of their own.
 _AT_ONCE: dict[str, Callable[[Question], answers.Json]] = {
     "estimate": answers.estimate,
     "noise-curve": answers.noise_curve,
-}  # in milliseconds; the others take seconds, and have processes of their own
+}
 
 
 def _refused(error: RemanenceError) -> Response:
