@@ -31,7 +31,7 @@ from remanence.scale.seeds import Draws, stream
 from remanence.tables.attacks import FromObject
 from remanence.tables.guesses import guesses_from_others
 from remanence.tables.mechanism import FittedModel, Fitting
-from remanence.tables.single_columns import columns_of, part_numbers
+from remanence.tables.single_columns import Columns, part_numbers, part_rates
 
 _SHOWN = 30  # reconstructions in a gallery
 _AT_ONCE = 32  # records in a unit, where each is attacked on its own
@@ -108,7 +108,8 @@ class LeaveOneOut(AnyGame[MechanismT]):
 
     def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
         """Single columns, next to a guess from the other records."""
-        return columns_of(outcome, self._guesses, self.criterion.threshold, confidence)
+        guesses, threshold = self._guesses, self.criterion.threshold
+        return (Columns(part_rates(outcome.numbers, guesses, threshold, confidence)),) if guesses else ()
 
     def fits(self) -> None:
         """The model has finite numbers, and was fitted on these data."""

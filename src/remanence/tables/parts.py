@@ -34,6 +34,7 @@ from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import TargetEncoder
 from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils._indexing import _get_column_indices
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from remanence.core.checks import refusing
@@ -383,13 +384,9 @@ def columns_of(features: Any, columns: Any) -> Any:
 
 def places_of(features: Any, columns: Any) -> np.ndarray:
     """The positions of a member's columns in the outer table."""
-    count = features.shape[1]
     if columns is None:
-        return np.arange(count)
-    if hasattr(features, "columns"):
-        chosen = columns_of(features.iloc[:0], columns).columns
-        return np.array([list(features.columns).index(name) for name in chosen], dtype=int)
-    return columns_of(np.arange(count)[None], columns)[0]
+        return np.arange(features.shape[1])
+    return np.asarray(_get_column_indices(features, columns), dtype=int)
 
 
 def as_input(estimator: Any, features: Any) -> Any:

@@ -13,7 +13,6 @@ from remanence.core.errors import Error
 from remanence.core.rates import SuccessRate
 from remanence.core.records import Records
 from remanence.results.findings import Finding, Row, Section, Words
-from remanence.results.outcome import Outcome
 from remanence.results.recount import rate_contradictions
 from remanence.results.verdict import Policy
 
@@ -131,15 +130,6 @@ class Columns(Finding):
 
 def _counted(rate: SuccessRate) -> str:
     return f"{rate.successes} of {rate.trials} ({1000 * rate.lower:.0f} to {1000 * rate.upper:.0f} in 1000)"
-
-
-def columns_of(
-    outcome: Outcome, guesses: Mapping[str, float], threshold: float, confidence: float
-) -> tuple[Columns, ...]:
-    """The finding about columns, where there are guesses to compare them with."""
-    if not guesses:
-        return ()
-    return (Columns(part_rates(outcome.numbers, guesses, threshold, confidence)),)
 
 
 def part_numbers(

@@ -26,12 +26,7 @@ def breast_cancer_sloppy() -> LeaveOneOut:
     """The same patients, fitted with scikit-learn's default C and tolerance: hidden by accident."""
     from sklearn.linear_model import LogisticRegression
 
-    from remanence.tables.sklearn import leave_one_out
-
-    data = _standardised("breast_cancer")
-    features, labels = data.features.numpy(), data.labels.numpy()
-    game = leave_one_out(LogisticRegression().fit(features, labels), features, labels)
-    return replace(game, columns=column_names("breast_cancer"))
+    return _fitted(LogisticRegression(), "breast_cancer", _standardised("breast_cancer"))
 
 
 def digits_logistic() -> LeaveOneOut[GLM]:
@@ -45,7 +40,7 @@ def diabetes_ridge() -> LeaveOneOut:
     """scikit-learn's own Ridge on 442 patients: records and the disease score come back."""
     from sklearn.linear_model import Ridge
 
-    return _fitted(Ridge(alpha=1.0), "diabetes")
+    return _fitted(Ridge(alpha=1.0), "diabetes", example("diabetes"))
 
 
 def wine_pipeline() -> LeaveOneOut:
@@ -54,7 +49,7 @@ def wine_pipeline() -> LeaveOneOut:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    return _fitted(make_pipeline(StandardScaler(), LogisticRegression()), "wine")
+    return _fitted(make_pipeline(StandardScaler(), LogisticRegression()), "wine", example("wine"))
 
 
 def diabetes_shortlist() -> Game:
@@ -79,14 +74,12 @@ def _exact(family: Family, penalty: float, data: Records, columns: tuple[str, ..
     return LeaveOneOut(GLM(family, penalty=penalty), data, criterion, columns=columns)
 
 
-def _fitted(estimator: Any, name: str) -> LeaveOneOut:
+def _fitted(estimator: Any, name: str, data: Records) -> LeaveOneOut:
     from remanence.tables.sklearn import leave_one_out
 
-    data = example(name)
     features, labels = data.features.numpy(), data.labels.numpy()
-    return replace(
-        leave_one_out(estimator.fit(features, labels), features, labels), columns=column_names(name)
-    )
+    game = leave_one_out(estimator.fit(features, labels), features, labels)
+    return replace(game, columns=column_names(name))
 
 
 def _standardised(name: str) -> Records:
