@@ -319,15 +319,20 @@ def test_a_run_file_that_is_missing_or_of_another_shape_is_a_sentence(tmp_path):
     document = json.loads((tmp_path / "run.json").read_text())
     changes = [
         {"works": [{"name": "x", "inputs": "y", "total": 10**18, "at_once": 1}]},
-        {"works": [{"name": "x", "inputs": "y", "total": 10**12, "at_once": 1}]},
         {"works": [{"name": "x", "inputs": "y", "total": 10, "at_once": 0}]},
         {"works": [{"name": "x"}]},
+        {"works": [{"name": "x", "inputs": "y", "total": 10, "at_once": 1, "parts": {}}]},  # before the doors
         {"works": None},
         {"settings": [1]},
         {"settings": {"options": {"command": "audit; rm -rf ."}}},
         {"finished": 3},
     ]
-    for content in ("{", "[1", *(json.dumps({**document, **change}) for change in changes)):
+    many = {**document, "works": [{"name": "x", "inputs": "y", "total": 10**12, "at_once": 1}]}
+    for content in ("{", "[1", "{}", "[]", json.dumps(many)):
         (tmp_path / "run.json").write_text(content)
         with pytest.raises(InputError, match="no run in this folder"):
+            read_status(tmp_path)
+    for change in changes:
+        (tmp_path / "run.json").write_text(json.dumps({**document, **change}))
+        with pytest.raises(InputError, match="begun by an earlier version"):
             read_status(tmp_path)

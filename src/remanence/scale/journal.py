@@ -188,7 +188,7 @@ class Journal:
 
     def manifest(self) -> Json | None:
         """What the run is; None where there is none yet."""
-        content = self._read(MANIFEST)
+        content, version = self._read(MANIFEST), None
         if content is None:
             return None
         try:
@@ -203,7 +203,15 @@ class Journal:
                 )
             return parse_json(content, _schema())
         except UnusableFileError as error:
-            raise _no_run(self.place, f"{MANIFEST}: {error}", DamagedRunError) from None
+            got = f"{MANIFEST}: {error}"
+            if version is None:
+                raise _no_run(self.place, got, DamagedRunError) from None
+            raise DamagedRunError(
+                "This run was begun by an earlier version of remanence, or its file was changed.",
+                needs=f"a {MANIFEST} as this version writes it",
+                got=f"{self.place}: {got}",
+                hint="begin again: the same audit, with --out and another folder",
+            ) from None
 
     def checkpoint(self, name: str) -> Path:
         """Where learning may keep its state between kills."""
