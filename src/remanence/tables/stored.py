@@ -77,8 +77,10 @@ def stored_rows(part: Part) -> list[StoredRows]:
     for path, values in arrays_in(part.estimator, part.path):
         if values.ndim != 2 or values.shape[1] != matrix.shape[1] or values.dtype.kind not in "fiu":
             continue
-        if values.dtype == np.float32 and (near := nearest_rows(values, matrix)).min(initial=0) >= 0:
-            values = matrix[near]  # rows that were rounded when they were stored
+        with np.errstate(over="ignore"):
+            single = np.array_equal(values, values.astype(np.float32), equal_nan=True)  # whatever its dtype
+        if single and (near := nearest_rows(values, matrix)).min(initial=0) >= 0:
+            values = matrix[near]  # rows that were rounded before they were stored
         stored = _keys(values.astype(np.float64))
         keys = Counter(key for key in stored if key in rows)
         held, others = frozenset(keys.items()), len(set(stored) - rows)
