@@ -37,7 +37,13 @@ def call(place: Path, environment: dict[str, str], *arguments: str) -> subproces
     )
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "door",
+    [
+        pytest.param(door, marks=() if door in ("private", "tables") else pytest.mark.slow)
+        for door in DOORS  # that no room imports one, test_project.py sees by reading
+    ],
+)
 def test_without_a_door_the_command_line_lists_and_audits_the_rest(door, tmp_path):
     environment = without(door, tmp_path / "copy")
     target = "digits-noisy-sum" if door != "private" else "diabetes-shortlist"

@@ -229,7 +229,7 @@ def test_controls_are_kept_from_the_adversary():
 def test_control_sets_that_share_records_with_the_targets_are_named():
     game = heads_game()
     few = replace(game, targets=StratifiedPrior(pictures(3, seed=1)))
-    attack = replace(QUICK, steps=2)
+    attack = replace(QUICK, steps=2, shadows=100)
     assert OVERLAPPING_CONTROL in play(few, attack, trials=3).caveats
     assert OVERLAPPING_CONTROL not in play(game, attack, trials=3).caveats
     assert OVERLAPPING_CONTROL not in play(replace(few, strangers=game.targets), attack, trials=3).caveats

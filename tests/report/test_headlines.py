@@ -27,9 +27,16 @@ def test_canaries_of_one_run_give_no_rate():
     assert "The rate is" not in said
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_every_target_is_listed_audited_and_begins_with_what_decided(run, name):
-    code, out, _ = run("audit", name, "--trials", "2", "--out", "here")
+# Attacks that need no network to learn, for targets on which one does by default.
+QUICK = {"digits-heads": "linear-reader", "digits-mlp": "oblivious"}
+AUDITS = [(name, QUICK.get(name)) for name in TARGETS]
+AUDITS += [pytest.param(name, None, marks=pytest.mark.slow) for name in QUICK]
+
+
+@pytest.mark.parametrize(("name", "attack"), AUDITS)
+def test_every_target_is_listed_audited_and_begins_with_what_decided(run, name, attack):
+    named = [] if attack is None else ["--attack", attack]
+    code, out, _ = run("audit", name, "--trials", "2", *named, "--out", "here")
     stored = AuditResult.load("here")
     assert code == stored.verdict.exit_code
     assert out.split()[:2] == [stored.verdict, name]
