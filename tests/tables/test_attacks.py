@@ -6,6 +6,7 @@ import torch
 from patients import parts, patients, prepared
 from sklearn import discriminant_analysis, ensemble, naive_bayes, neighbors, preprocessing, svm, tree
 from sklearn import linear_model as linear
+from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_breast_cancer
 from sklearn.feature_selection import SelectKBest
 from sklearn.impute import SimpleImputer
@@ -184,6 +185,17 @@ def test_a_mean_imputer_tells_values_and_gaps_by_itself():
     )
     table, _ = game.mechanism.table(found.records[:, 0])
     assert np.allclose(table["bmi"], numbers["bmi"], equal_nan=True)
+
+
+def test_words_come_back_from_behind_their_codes():
+    frame, labels = patients()
+    frame = frame.drop(columns="bmi")
+    columns = [("words", preprocessing.OrdinalEncoder(), ["sex", "region"])]
+    coder = ColumnTransformer(columns, remainder=preprocessing.StandardScaler())
+    game = table_game(make_pipeline(coder, linear.LogisticRegression()).fit(frame, labels), frame, labels)
+    found = WholeObject().expose(game.mechanism, game.data, game.release)
+    table, _ = game.mechanism.table(found.records[:, 0])
+    assert (table[["sex", "region"]] == frame[["sex", "region"]]).all(axis=None)
 
 
 @pytest.mark.parametrize("strategy", ["mean", "most_frequent", "constant"])
