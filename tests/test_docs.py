@@ -1,6 +1,7 @@
 """The site: every block on it runs, and every page is reached."""
 
 import importlib
+import importlib.util
 import json
 import re
 import subprocess
@@ -33,6 +34,40 @@ def test_every_block_is_of_a_kind_that_a_test_runs():
     for page, kind, text in BLOCKS:
         known = kind in ("python", "toml", "yaml", "text") or text.startswith(("$ remanence ", "make demo "))
         assert known or page.startswith(PRINTED), f"{page}: {text[:60]}"
+
+
+def exists(name: str) -> bool:
+    """Whether a module has this name, or something in one; what needs a library that is not installed may have it."""
+    *first, last = name.split(".")
+    try:
+        if importlib.util.find_spec(name) is not None:
+            return True
+    except ModuleNotFoundError:  # one of the first parts is no package
+        pass
+    if not first:
+        return False
+    try:
+        return hasattr(importlib.import_module(".".join(first)), last)
+    except ModuleNotFoundError as error:
+        ours = (error.name or "").startswith("remanence")
+        return exists(".".join(first)) if ours else True
+
+
+def test_every_name_of_ours_that_is_written_out_exists():
+    """In pages, docstrings and hints: "remanence.bounds.dpsgd", but for the groups of entry points."""
+    project = (ROOT / "pyproject.toml").read_text()
+    groups = {
+        *re.findall(r'entry-points\."(remanence\.\w+)"', project),
+        "remanence.attacks",
+        "remanence.commands",
+    }
+    sources = [*PAGES, *(path for room in ("src", "papers") for path in sorted((ROOT / room).rglob("*.py")))]
+    written: dict[str, str] = {}
+    for path in sources:
+        for name in re.findall(r"\bremanence(?:_papers)?(?:\.[A-Za-z_]\w*)+", path.read_text()):
+            written.setdefault(name, str(path.relative_to(ROOT)))
+    assert "remanence.bounds.final_weights" in written
+    assert {name: path for name, path in written.items() if name not in groups and not exists(name)} == {}
 
 
 @pytest.mark.parametrize("block", blocks("python"))

@@ -187,6 +187,10 @@ class Texts(AnyGame[FineTuning]):
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the secrets' tokens, and of the weights."""
+        return self._hashes
+
+    @cached_property
+    def _hashes(self) -> dict[str, str]:
         found = {"texts": _hash(self.secrets), "model": self.model.sha256}
         found |= {"unseen": _hash(self.unseen)} if self.unseen else {}
         found |= {"base": self.base.sha256} if self.base is not None else {}
