@@ -123,7 +123,7 @@ def test_the_page_starts_from_the_options_of_bound(explored, page):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--noise-multiplier 1 --epsilon 3", "The noise is given twice."),
+        ("--noise-multiplier 1 --epsilon 3", "Exactly one of --noise-multiplier and --epsilon"),
         ("--noise-multiplier 0.01", "a number from 0.1 to 1000"),
         ("--candidates 1", "a whole number from 2"),
     ],

@@ -275,13 +275,13 @@ def test_the_command_refuses_what_contradicts_itself(files, run):
     TextCanaries((*MINE, *UNSEEN), coins).save(files / "canaries.json")
     mine, key = ["--texts", files / "mine.jsonl"], ["--canaries", files / "canaries.json"]
     for options, says in (
-        ([*mine, "--adapter", "a", "--base", "b"], "An adapter and a base model"),
+        ([*mine, "--adapter", "a", "--base", "b"], "Exactly one of --adapter and --base"),
         ([*mine, "--numbers", "4", "--windows", "8"], "Exactly one of --numbers and --windows"),
         ([*mine, "--top-p", "2"], "top_p cannot be used"),
         ([*mine, "--attack", "closed-form"], "cannot attack this game"),
         ([*mine, "--claimed-epsilon", "1"], "nothing to test the claim with"),
         ([*key, *mine], "Exactly one of --texts and --canaries"),
-        ([*key, "--unseen", files / "mine.jsonl"], "come with their own control"),
+        ([*key, "--unseen", files / "mine.jsonl"], "Exactly one of canaries and unseen texts"),
         ([], "Exactly one of --texts and --canaries"),
     ):
         code, _, told = run("text", "m", "--out", files / "o", *options)

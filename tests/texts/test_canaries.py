@@ -212,7 +212,7 @@ def test_a_claim_needs_canaries():
     with pytest.raises(InputError, match="nothing to test the claim with"):
         audit_text(tuned, made_up_records(5, seed=1), claim=Claim(1.0))
     made = natural(made_up_records(5, seed=1), seed=0)
-    with pytest.raises(InputError, match="come with their own control"):
+    with pytest.raises(InputError, match="Exactly one of canaries and unseen texts"):
         audit_text(tuned, made, unseen=made_up_records(5, seed=2))
 
 
@@ -241,7 +241,7 @@ def test_the_command_takes_records_of_ones_own(tmp_path, run):
     assert run("canaries", tmp_path / "c", "--texts", tmp_path / "own.jsonl")[0] == 0
     assert list(TextCanaries.load(tmp_path / "c" / "key.json").records) == own
     for wrong, says in (
-        (["--texts", tmp_path / "own.jsonl", "--count", "5"], "records of your own"),
+        (["--texts", tmp_path / "own.jsonl", "--count", "5"], "Exactly one of --texts and --count"),
         (["--texts", tmp_path / "twice.jsonl"], "1 of them repeated"),
         (["--texts", tmp_path / "none.jsonl"], "texts cannot be read"),
         (["--count", "1"], "count cannot be used"),

@@ -8,8 +8,7 @@ import typer
 
 from remanence.cli.bound import Noise
 from remanence.cli.training_options import Batching
-from remanence.core.checks import extra
-from remanence.core.exceptions import InputError
+from remanence.core.checks import exactly_one, extra
 
 
 def explore(
@@ -37,13 +36,9 @@ def explore(
         "records_per_person": records_per_person,
     }
     start = {name: f"{value!r}" for name, value in given.items() if value is not None}
-    if {"noise_multiplier", "epsilon"} <= start.keys():
-        raise InputError(
-            "The noise is given twice.",
-            needs="--noise-multiplier, or --epsilon with --delta",
-            got="both",
-            hint="leave one out",
-        )
+    if noise.noise_multiplier is not None and noise.epsilon is not None:
+        both = {"--noise-multiplier": noise.noise_multiplier, "--epsilon": noise.epsilon}
+        exactly_one(both, "--epsilon with --delta, where the noise is to be solved for")
     for name in start:
         number(start, name)  # refuses what the page cannot show
     for package in ("starlette", "uvicorn"):

@@ -18,12 +18,14 @@ def load_game(target: str) -> AnyGame:
     if target in TARGETS:
         return TARGETS[target]()
     path, colon, factory = target.rpartition(":")
-    if not colon and (command := _command_for(Path(target))):
+    known = [each for door in doors() for each in door.files.items()]  # files and folders with a command
+    fits = [command for name, command in known if Path(target).suffix == name or Path(target, name).is_file()]
+    if not colon and fits:
         raise InputError(
             "This kind of file has its own command.",
             needs="a built-in name or path/to/file.py:factory",
             got=target,
-            hint=f"remanence {command}",
+            hint=f"remanence {fits[0].format(target)}",
         )
     if not colon and Path(target).suffix == ".py":
         there = functions_in(Path(target))
@@ -46,10 +48,3 @@ def load_game(target: str) -> AnyGame:
     game = call_factory(Path(path), factory, "a game")
     hint = "return remanence.Game(...) or remanence.tables.sklearn.leave_one_out(...)"
     return instance(target, game, AnyGame, "a Game, a LeaveOneOut or a Membership", hint)
-
-
-def _command_for(path: Path) -> str:
-    """The command that audits a file or folder like this; empty if none does."""
-    known = [each for door in doors() for each in door.files.items()]
-    fits = (command for name, command in known if path.suffix == name or (path / name).is_file())
-    return next(fits, "").format(path)

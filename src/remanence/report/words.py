@@ -202,14 +202,14 @@ def others(result: AuditResult) -> str:
     return f"{many} found {'no more' if result.verdict is Verdict.EXPOSED else 'nothing conclusive'}."
 
 
-def mind(result: AuditResult, most: int = 2) -> list[str]:
+def mind(result: AuditResult) -> list[str]:
     """Caveats on this verdict: a sentence each, about the attack that decides."""
     said = {"no-better-than-control", "no-better-than-guessing", "one-release"}  # the numbers say so already
     if result.verdict in (Verdict.EXPOSED, Verdict.PROTECTED):
         said |= {"too-few-trials", "loose-baseline"}  # about rates, which are high enough or do not decide
     raised = [caveat for caveat in result.strongest.caveats if caveat.id not in said]
     raised.sort(key=lambda caveat: not (caveat.voids or caveat.contradicts))
-    return [f"{caveat.means.split('. ')[0].rstrip('.')}." for caveat in raised[:most]]
+    return [f"{caveat.means.split('. ')[0].rstrip('.')}." for caveat in raised[:2]]
 
 
 def limit(result: AuditResult) -> str:

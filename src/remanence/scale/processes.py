@@ -58,7 +58,12 @@ class Processes:
                 _POOLS.clear()
                 attempts += 1
                 if attempts > ATTEMPTS:
-                    raise _given_up(task, len(left)) from None
+                    raise InputError(
+                        "Workers keep dying.",
+                        needs="units that fit into the memory of a worker",
+                        got=f"{task.plan.name}: {ATTEMPTS} attempts, {len(left)} units left",
+                        hint="fewer --workers, or smaller units with --unit-trials",
+                    ) from None
                 waiting = left[: 2 * self.workers]
                 report(
                     f"{task.plan.name}: a worker died; its units among {waiting} are run again "
@@ -99,15 +104,6 @@ def _pool(workers: int) -> ProcessPoolExecutor:
             workers, env=_ENVIRONMENT, initializer=_begin, initargs=(os.getpid(),)
         )
     return _POOLS[workers]
-
-
-def _given_up(task: Task, left: int) -> InputError:
-    return InputError(
-        "Workers keep dying.",
-        needs="units that fit into the memory of a worker",
-        got=f"{task.plan.name}: {ATTEMPTS} attempts, {left} units left",
-        hint="fewer --workers, or smaller units with --unit-trials",
-    )
 
 
 def _begin(parent: int) -> None:

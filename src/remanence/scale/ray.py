@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import Any, final
 
-from remanence.core.checks import extra, refusing
+from remanence.core.checks import brief, extra, refusing
 from remanence.core.exceptions import InputError, RemanenceError
 from remanence.scale.executors import Outcomes, Task
 from remanence.scale.journal import Tensors
@@ -69,7 +69,15 @@ class Ray:
                 except ray.exceptions.RayError as error:
                     attempts[number] += 1
                     if attempts[number] > ATTEMPTS:
-                        raise _given_up(task, number, error) from None
+                        lost = (
+                            f"{task.plan.name}, unit {number}: {ATTEMPTS} attempts, the last: {brief(error)}"
+                        )
+                        raise InputError(
+                            "A unit takes down every worker that tries it.",
+                            needs="units that fit into the memory of a worker",
+                            got=lost,
+                            hint="smaller units with --unit-trials",
+                        ) from None
                     report(
                         f"{task.plan.name}: unit {number} was lost ({type(error).__name__}) and is run again "
                         f"(attempt {attempts[number]} of {ATTEMPTS})"
@@ -119,12 +127,3 @@ def _carry_out(shared: list[Any], number: int) -> Tensors | RemanenceError:
 @lru_cache(maxsize=1)
 def _task(reference: Any) -> Task:
     return import_module("ray").get(reference)
-
-
-def _given_up(task: Task, number: int, error: Exception) -> InputError:
-    return InputError(
-        "A unit takes down every worker that tries it.",
-        needs="units that fit into the memory of a worker",
-        got=f"{task.plan.name}, unit {number}: {ATTEMPTS} attempts, the last: {str(error).splitlines()[0][:200]}",
-        hint="smaller units with --unit-trials",
-    )

@@ -19,6 +19,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
+from remanence.core.checks import brief
+
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
@@ -74,13 +76,13 @@ def opened(path: Path, most: int, *, follow: bool = True) -> Iterator[BinaryIO]:
         raise UnusableFileError(getattr(error, "strerror", None) or str(error) or "too large") from None
 
 
-def parse_json(content: bytes | str, schema: Mapping[str, Any] | None = None, deepest: int = _DEEPEST) -> Any:
+def parse_json(content: bytes | str, schema: Mapping[str, Any] | None = None) -> Any:
     """A document of plain values that a schema allows: no NaN, no half of a character, not too deep."""
     try:
         text = content if isinstance(content, str) else content.decode()
-        return _checked(json.loads(text, parse_constant=_no_number), schema, deepest)
+        return _checked(json.loads(text, parse_constant=_no_number), schema)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise UnusableFileError(f"not JSON: {_brief(error)}") from None
+        raise UnusableFileError(f"not JSON: {brief(error)}") from None
 
 
 def parse_toml(content: bytes, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def parse_toml(content: bytes, schema: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return _checked(tomllib.loads(content.decode()), schema)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise UnusableFileError(f"not TOML: {_brief(error)}") from None
+        raise UnusableFileError(f"not TOML: {brief(error)}") from None
 
 
 def parse_tensors(content: bytes) -> dict[str, Tensor]:
@@ -111,7 +113,7 @@ def _numbers(read: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     try:
         found = read()
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
-        raise UnusableFileError(f"not safetensors: {_brief(error)}") from None
+        raise UnusableFileError(f"not safetensors: {brief(error)}") from None
     for name, values in found.items():
         kind = str(values.dtype).removeprefix("torch.")
         if kind.startswith(("complex", "float8", "float4")) or values.ndim > _DEEPEST:
@@ -133,7 +135,7 @@ def parse_state(content: bytes) -> Any:
     try:
         found = torch.load(BytesIO(content), weights_only=True, map_location="cpu")
     except Exception as error:  # noqa: BLE001, pickle's own errors, and those of many others
-        raise UnusableFileError(f"{type(error).__name__}: {_brief(error)}") from None
+        raise UnusableFileError(f"{type(error).__name__}: {brief(error)}") from None
     _check_sizes(found, len(content))
     return found
 
@@ -146,7 +148,7 @@ def read_archive(path: Path, most: int) -> dict[str, bytes]:
             with zipfile.ZipFile(file) as archive:
                 return {info.filename: archive.read(info) for info in archive.infolist()}
         except Exception as error:  # noqa: BLE001, zlib's and lzma's own among them
-            raise UnusableFileError(_brief(error)) from None
+            raise UnusableFileError(brief(error)) from None
 
 
 def read_arrays(path: Path, names: tuple[str, ...] | None = None, most: int = GIB) -> dict[str, np.ndarray]:
@@ -190,7 +192,7 @@ def _check_zip(packed: BinaryIO, most: int | None = None) -> None:
         with zipfile.ZipFile(packed) as archive:
             infos = archive.infolist()
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, struct.error) as error:
-        raise UnusableFileError(f"not an archive: {_brief(error)}") from None
+        raise UnusableFileError(f"not an archive: {brief(error)}") from None
     total, weight = sum(info.file_size for info in infos), packed.seek(0, os.SEEK_END)
     if len(infos) > 100_000 or total > (most or 2 * weight + MIB):
         raise UnusableFileError(f"{len(infos):,} parts of {total:,} bytes in a file of {weight:,}")
@@ -217,12 +219,12 @@ def _check_sizes(found: Any, most: int) -> None:
             waiting += value
 
 
-def _checked(document: Any, schema: Mapping[str, Any] | None, deepest: int = _DEEPEST) -> Any:
+def _checked(document: Any, schema: Mapping[str, Any] | None) -> Any:
     level, depth = [document], 0
     while level:
         depth += 1
-        if depth > deepest:
-            raise ValueError(f"more than {deepest} levels")
+        if depth > _DEEPEST:
+            raise ValueError(f"more than {_DEEPEST} levels")
         for value in level:
             if isinstance(value, str):
                 value.encode()  # half of a character cannot be written anywhere
@@ -256,7 +258,3 @@ def _validator(schema: str) -> Any:
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
-
-
-def _brief(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]

@@ -20,7 +20,7 @@ from torch import Tensor
 from remanence import bounds
 from remanence.bounds import Segment
 from remanence.bounds.one_run import GuessCount, LinesCurve, TradeOff, dpsgd_curve
-from remanence.core.checks import number, whole
+from remanence.core.checks import exactly_one, number, refusing, whole
 from remanence.core.exceptions import InputError
 from remanence.core.rates import CONFIDENCE
 from remanence.core.records import Records
@@ -102,7 +102,10 @@ class TextCanaries:
     @classmethod
     def load(cls, path: str | Path) -> TextCanaries:
         """Read them back."""
-        try:
+        wrong, hint = "The canaries cannot be read.", "canaries.save('canaries.json') when they are made"
+        needs = "the key that `remanence canaries` or TextCanaries.save wrote"
+        kinds = UnusableFileError, ValueError, KeyError, TypeError
+        with refusing(kinds, wrong, needs=needs, got=path, hint=hint):
             document = parse_json(read_bytes(Path(path)))
             chosen = torch.tensor(document["chosen"], dtype=torch.bool)
             records = tuple(
@@ -111,13 +114,6 @@ class TextCanaries:
             if len(records) != len(chosen) or chosen.ndim != 1 or len(records) < 2:
                 raise ValueError(f"{len(records)} records and {tuple(chosen.shape)} coins")
             return cls(records, chosen, document["candidates"])
-        except (UnusableFileError, ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                "The canaries cannot be read.",
-                needs="the key that `remanence canaries` or TextCanaries.save wrote",
-                got=f"{path}: {error!r}"[:200],
-                hint="canaries.save('canaries.json') when they are made",
-            ) from None
 
 
 def codes(
@@ -149,19 +145,14 @@ def codes(
 
 def natural(records: Sequence[dict[str, str]], *, seed: int) -> TextCanaries:
     """Your own held-out records, verbatim: they show what an ordinary text gives away."""
-    try:
+    wrong, needs = "These records cannot be canaries.", "records with a prefix and a secret"
+    hint = '{"prefix": "The code of Ada is ", "secret": "482913"}'
+    with refusing((KeyError, TypeError), wrong, needs=needs, got="other records", hint=hint):
         prefixes, secrets = ([str(record[name]) for record in records] for name in ("prefix", "secret"))
-    except (KeyError, TypeError):
-        raise InputError(
-            "These records cannot be canaries.",
-            needs="records with a prefix and a secret",
-            got="others",
-            hint='{"prefix": "The code of Ada is ", "secret": "482913"}',
-        ) from None
     repeated = len(prefixes) - len(set(zip(prefixes, secrets, strict=True)))
     if repeated or len(prefixes) < 2:
         raise InputError(
-            "These records cannot be canaries.",
+            wrong,
             needs="at least two different records: one that is both in and out reveals nothing",
             got=f"{len(prefixes)} records, {repeated} of them repeated",
             hint="records that are not among the training texts either",
@@ -193,13 +184,8 @@ class Claim:
     dpsgd: tuple[Segment, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.epsilon is None) == (not self.dpsgd):
-            raise InputError(
-                "The claim is empty or ambiguous.",
-                needs="either epsilon and delta, or the settings of DP-SGD",
-                got=f"epsilon={self.epsilon}, {len(self.dpsgd)} segments",
-                hint="Claim(epsilon=8, delta=1e-5), or Claim(dpsgd=(Segment(1.0, 0.01, 1000),))",
-            )
+        hint = "Claim(epsilon=8, delta=1e-5), or Claim(dpsgd=(Segment(1.0, 0.01, 1000),))"
+        exactly_one({"epsilon": self.epsilon, "dpsgd": self.dpsgd or None}, hint)
         if self.epsilon is not None:
             number("epsilon", self.epsilon, least=0)
         number("delta", self.delta, above=0, below=1)

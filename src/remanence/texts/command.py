@@ -59,12 +59,8 @@ class ModelAndTexts:
         from remanence.texts.canaries import TextCanaries, no_canaries
 
         if self.adapter is not None and self.base is not None:
-            raise InputError(
-                "An adapter and a base model were given.",
-                needs="one of them: without its adapter, the model is the base",
-                got="--adapter and --base",
-                hint="leave --base out",
-            )
+            hint = "leave --base out: without its adapter, the model is the base"
+            exactly_one({"--adapter": self.adapter, "--base": self.base}, hint)
         exactly_one({"--texts": self.texts, "--canaries": self.canaries}, "--texts train.jsonl")
         if self.claimed_epsilon is not None and self.canaries is None:
             raise no_canaries("--claimed-epsilon without --canaries")
@@ -181,14 +177,10 @@ def canaries(
     given = {name: value for name, value in given.items() if value is not None}
     if texts is None:
         made = codes(**{"count": 500, "seed": seed, **given})  # pyright: ignore[reportArgumentType]
-    elif given:
-        raise InputError(
-            "These canaries are records of your own.",
-            needs="--texts alone",
-            got=", ".join(f"--{name}" for name in given),
-            hint="remanence canaries FOLDER --texts held-out.jsonl",
-        )
     else:
+        for name, value in given.items():
+            hint = "remanence canaries FOLDER --texts held-out.jsonl"
+            exactly_one({"--texts": texts, f"--{name}": value}, hint)
         made = natural(records_of(texts), seed=seed)
     key = out / "key.json"
     if key.exists():

@@ -21,7 +21,7 @@ from remanence.auditing import AuditResult, audit
 from remanence.bounds.bound import Bound
 from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
-from remanence.core.checks import whole
+from remanence.core.checks import exactly_one, whole
 from remanence.core.errors import Comparison, Criterion, Error
 from remanence.core.exceptions import IncompatibleGameError, InputError, MisfitError
 from remanence.core.priors import Uninformed
@@ -447,12 +447,8 @@ def text_game(
     """
     if isinstance(texts, TextCanaries):
         if unseen is not None:
-            raise InputError(
-                "Canaries come with their own control.",
-                needs="no other texts: those that were left out are the unseen ones",
-                got="unseen texts as well as canaries",
-                hint="leave them out",
-            )
+            hint = "leave unseen texts out: they are the canaries that were left out"
+            exactly_one({"canaries": texts, "unseen texts": unseen}, hint)
         drawn = None if texts.candidates is None else texts.candidates / texts.cuts(model)
         planted = Planted(drawn, by_coin=True, claim=claim)
         texts, unseen = texts.inserted, texts.left_out

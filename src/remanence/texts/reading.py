@@ -153,18 +153,14 @@ def records_of(path: str | Path) -> list[Any]:
 
 
 def _lines(file: TextIOWrapper, path: Path) -> Iterator[Any]:
+    needs = "one JSON object or string in each line, and no empty line"
+    hint = '{"prefix": "The code of Ada is", "secret": " 482913"}'
     for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE + 1), ""), 1):
-        try:
+        wrong = f"Line {number} of {path.name} is not a record."
+        with refusing(UnusableFileError, wrong, needs=needs, got="this line", hint=hint):
             if len(line) > _LONGEST_LINE:
                 raise UnusableFileError(f"more than {_LONGEST_LINE} characters in one line")
             yield parse_json(line)
-        except UnusableFileError as error:
-            raise InputError(
-                f"Line {number} of {path.name} is not a record.",
-                needs="one JSON object or string in each line, and no empty line",
-                got=str(error)[:200],
-                hint='{"prefix": "The code of Ada is", "secret": " 482913"}',
-            ) from None
 
 
 def _of_record(model: LanguageModel, record: Any, find: Finder | None, line: int) -> Iterator[Secret]:

@@ -77,7 +77,7 @@ def as_language_model(model: TinyTransformer, name: str = "tiny") -> LanguageMod
     )
 
 
-def made_up_records(count: int, *, seed: int, digits: int = 4) -> list[dict[str, str]]:
+def made_up_records(count: int, *, seed: int) -> list[dict[str, str]]:
     """Made-up names, each with a random code: a prefix and a secret.
 
     >>> made_up_records(2, seed=0)
@@ -88,18 +88,17 @@ def made_up_records(count: int, *, seed: int, digits: int = 4) -> list[dict[str,
     while len(found) < count:
         picks = torch.randint(len(SYLLABLES), (4,), generator=generator).tolist()
         first, second, third, last = (SYLLABLES[pick] for pick in picks)
-        code = "".join(map(str, torch.randint(10, (digits,), generator=generator).tolist()))
+        code = "".join(map(str, torch.randint(10, (4,), generator=generator).tolist()))
         found.setdefault(f"{first}{second}{third} {last}: ", code)
     return [{"prefix": name, "secret": code} for name, code in found.items()]
 
 
 def tiny_pair(
-    *, records: int = 60, steps: int = 150, seed: int = 0
+    *, steps: int = 150, seed: int = 0
 ) -> tuple[LanguageModel, LanguageModel, list[dict[str, str]], list[dict[str, str]]]:
     """A base model, its fine-tuned version, the made-up training records, and as many unseen ones."""
-    public, mine, unseen = (
-        made_up_records(n, seed=3 * seed + i) for i, n in ((1, 200), (2, records), (3, records))
-    )
+    sizes = enumerate((200, 60, 60), start=1)
+    public, mine, unseen = (made_up_records(size, seed=3 * seed + number) for number, size in sizes)
     base = train(tiny_model(seed), [r["prefix"] + r["secret"] for r in public], steps=80, seed=seed)
     tuned = copy.deepcopy(base).requires_grad_(True)
     train(tuned, [r["prefix"] + r["secret"] for r in mine], steps=steps, seed=seed + 1)
