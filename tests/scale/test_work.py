@@ -237,7 +237,7 @@ class AlwaysDies(DiesOnce):
 def test_a_unit_that_always_takes_its_worker_down_ends_with_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "ATTEMPTS", 1)  # starting workers again takes seconds
     with pytest.raises(InputError, match="Workers keep dying"):
-        outcome(shortlist_game(), AlwaysDies(tmp_path), Run(Processes(2), unit_trials=30))
+        outcome(shortlist_game(), AlwaysDies(tmp_path), Run(Processes(1), unit_trials=30))
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class Refuses(DiesOnce):
 
 def test_an_error_in_a_worker_arrives_whole(tmp_path):
     with pytest.raises(InputError) as caught:
-        outcome(shortlist_game(), Refuses(tmp_path), Run(Processes(2)))
+        outcome(shortlist_game(), Refuses(tmp_path), Run(Processes(1)))
     assert (caught.value.needs, caught.value.got, caught.value.hint) == ("another", "this", "that")
 
 
