@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> None:
     typer.echo(
         f"{len(found)} pages of {everything} and three scripts are stale. `make pages` prints those of the small scale "
         "and of scripts; those of the paper's scale need a GPU and data: "
-        f"`remanence reproduce --all --scale paper --data FOLDER --out {folder}/paper --jobs 12`."
+        f"`remanence reproduce --all --scale paper --data FOLDER --out {folder}/paper --jobs 4`."
     )
 
 

@@ -68,19 +68,21 @@ def shortlist_of_ten(settings: Settings) -> Outcome:
         [over_epsilon(rows, lines)],
         table_1(known, trials, candidates=10),
         [
-            "*optimum*: what the best possible attack achieves on these runs, simulated from the candidates' Gram "
-            "matrices. *share of excess*: how much of γ's excess over a guess the attack realises; ten orthogonal "
-            "candidates allow 0.86 at ε = 10.",
+            "*optimum*: an estimate of what the attack, which computes the posterior, can achieve. It takes the "
+            "candidates' Gram matrices along some runs, as if later gradients did not react to earlier noise. They do, "
+            "the more so the larger the learning rate, so the attack may fall short of it. *share of excess*: how much "
+            "of γ's excess over a guess the attack realises; ten orthogonal candidates allow 0.86 at ε = 10.",
         ],
     )
 
 
 def optimum(game: Shortlist, settings: Settings, *, runs: int, draws: int = 2000) -> tuple[float, float]:
-    """The best possible success in a full-batch run, simulated from the candidates' Gram matrices along it.
+    """An estimate of the likelihood's success in a full-batch run, from the candidates' Gram matrices along it.
 
-    Given the path, the candidates' log-likelihoods are jointly normal with covariance S = Σ G_t / (σC)²
-    and means S[:, z*] − diag(S) / 2; the likelihood attack picks the largest. Returns the mean and its
-    standard error over runs.
+    On a fixed path, the candidates' log-likelihoods are jointly normal with covariance S = Σ G_t / (σC)²
+    and means S[:, z*] − diag(S) / 2; the likelihood attack picks the largest. Later gradients react to earlier noise,
+    the more so the larger the learning rate, and then the estimate is off. Returns the mean and its standard error
+    over runs.
     """
     game = game.to(settings.device)
     mechanism, prior = game.mechanism, game.prior

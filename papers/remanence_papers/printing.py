@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -59,6 +60,7 @@ def print_pages(
     def one(unit: Unit) -> tuple[Unit, str | None, float]:
         started = time.perf_counter()
         path = unit.path(out)
+        _adopt(unit, out)
         if is_fresh(path, unit.entry, unit.settings):
             return unit, None, 0.0
         wrong = _alone(unit, path.parent) if jobs == 1 else _in_a_process(unit, path.parent, jobs)
@@ -85,6 +87,17 @@ def _seconds(path: Path) -> float:
     if not path.exists():
         return math.inf
     return json.loads(path.read_text(encoding="utf-8"))["environment"]["seconds"]
+
+
+def _adopt(unit: Unit, out: Path) -> None:
+    """A stored page of one seed is that seed's document: a run goes on from the pages that the repository has."""
+    page, part = out / f"{unit.entry.name}.json", unit.path(out)
+    if part.exists() or not page.exists():
+        return
+    document = json.loads(page.read_text(encoding="utf-8"))
+    if "seeds" not in document and document["seed"] == unit.settings.seed:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(page, part)
 
 
 def is_fresh(path: Path, entry: Reproduction, settings: Settings) -> bool:

@@ -120,6 +120,14 @@ def test_all_seeds_are_one_page_and_a_run_goes_on_where_it_was_cut_off(several_e
     assert said[-1] == "1 of 1 pages are there already."
 
 
+def test_a_run_goes_on_from_the_page_of_one_seed_that_a_repository_has(several_entry, tmp_path, monkeypatch):
+    out, settings = tmp_path / "out", Settings("paper", tmp_path)
+    views.save(registry.run(several_entry, settings), out)
+    monkeypatch.setitem(globals(), "_BROKEN", [0])  # so its first seed must not run again
+    assert not print_pages([several_entry], settings, out, jobs=1, say=lambda _: None)
+    assert json.loads((out / "several.json").read_text())["seeds"] == [0, 1, 2]
+
+
 def test_a_page_whose_data_are_not_there_is_named_and_leaves_the_others(several_entry, tmp_path):
     (tmp_path / "mnist.npz").unlink()
     chosen = [registry.find("hayes-figure-3"), several_entry]
