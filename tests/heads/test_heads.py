@@ -174,6 +174,15 @@ def test_embedding_is_what_the_backbone_says_and_leaves_its_modes_alone():
         embed(Records(torch.zeros(2, 5, 5), torch.zeros(2)), backbone)
 
 
+def test_a_backbone_that_fails_without_a_word_is_refused_all_the_same():
+    class Silent(nn.Module):
+        def forward(self, _):
+            raise RuntimeError
+
+    with pytest.raises(InputError, match="RuntimeError"):
+        embed(Records(torch.zeros(2, 2, 2), torch.zeros(2)), Silent())
+
+
 def test_what_a_head_cannot_be_trained_on_is_refused():
     targets = embedded()
     bare = Records(targets.features, targets.labels)

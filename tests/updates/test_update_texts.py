@@ -479,3 +479,16 @@ def test_every_layer_of_an_update_and_of_its_control_is_taken_apart_once(monkeyp
     layers = 3  # the two, and what reads the first attention
     assert len(taken) == 2 * layers, "each of the update, and of its control"
     assert any("sign was flipped" in note for note in found.subject["notes"]) == (factor < 0)
+
+
+def test_a_model_of_texts_that_fails_without_a_word_is_refused_all_the_same():
+    class Silent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(VOCABULARY, 8), nn.Linear(8, VOCABULARY)
+
+        def forward(self, _):
+            raise RuntimeError
+
+    with pytest.raises(InputError, match="RuntimeError"):
+        text_model(Silent())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from remanence.core.checks import instance
+from remanence.core.checks import brief, instance
 from remanence.core.distances import nearest_neighbour_errors
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
@@ -37,7 +37,7 @@ def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Record
         raise InputError(
             "The backbone cannot read the pictures.",
             needs="a module from a batch of pictures to a batch of features",
-            got=f"pictures of shape {tuple(records.features.shape[1:])}: {str(error).splitlines()[0][:160]}",
+            got=f"pictures of shape {tuple(records.features.shape[1:])}: {brief(error)}",
             hint="pictures of the size and the channels that it takes (from files: --size, and --normalise "
             "with one number each for grey or three for colour); backbone(pictures[:1]) on its own first",
         ) from None

@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.nn.utils import parameters_to_vector
 from torch.nn.utils.parametrize import is_parametrized
 
-from remanence.core.checks import refusing
+from remanence.core.checks import brief, refusing
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records, concatenate
 from remanence.training.perceptron import Network
@@ -192,7 +192,7 @@ class AnyModule(Network):
         return InputError(
             "PyTorch cannot train many of this module at once.",
             needs="layers that torch.func.vmap supports",
-            got=str(error).splitlines()[0][:200],
+            got=brief(error),
             hint=f"another layer in its place; or {_LOOPED}",
         )
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from remanence.core.checks import brief
 from remanence.core.exceptions import InputError
 from remanence.updates.span import RECOMPUTED, Decomposed, Span
 from remanence.updates.watching import Seen, watching
@@ -195,7 +196,7 @@ def text_model(model: nn.Module) -> TextModel:
         with watching(matrices, seen), torch.no_grad():
             model(ids)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
-        raise _no_text_model(f"a model that cannot read ids alone: {str(error).splitlines()[0]}") from None
+        raise _no_text_model(f"a model that cannot read ids alone: {brief(error)}") from None
     layers = [group for group in _groups(seen) if group[0][1].shape[:-1] == ids.shape]
     if not layers:
         raise _no_text_model("no linear layer that reads one vector per token")
