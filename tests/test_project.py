@@ -69,6 +69,28 @@ def test_imports_go_one_way_and_no_door_imports_another():
     assert {path: wrong(path) for path in modules() if wrong(path)} == {}
 
 
+def test_no_sentence_of_a_view_or_a_command_names_a_class_of_a_door():
+    """Messages, hints and reports; a docstring may give an example."""
+    classes = {
+        node.name
+        for path in modules()
+        if noun(path) in DOORS
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name in remanence.__all__
+    }
+    named = {name for name in classes if re.fullmatch(r"(?:[A-Z][a-z]+){2,}", name)} | {"Membership"}
+    assert {"LeaveOneOut", "TransferHead"} <= named  # "Gaussian" and "Exact" are words too
+    found: dict[str, set[str]] = {}
+    for path in (path for path in modules() if LEVEL["results"] <= LEVEL[noun(path)] <= LEVEL["cli"]):
+        tree = ast.parse(path.read_text())
+        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in told)
+        words = {word for node in texts for word in re.findall(r"\w+", str(node.value))}
+        if words & named:
+            found[str(path.relative_to(PACKAGE))] = words & named
+    assert found == {}
+
+
 def keys_of_doors() -> set[str]:
     """The names under which doors store numbers, over all frozen audits, but for names that are settings too."""
     frozen = json.loads((ROOT / "tests" / "goldens" / "frozen.json").read_text()).values()

@@ -46,5 +46,5 @@ def load_game(target: str) -> AnyGame:
             hint=f"remanence audit {close[0]}" if close else "`remanence targets` describes each",
         )
     game = call_factory(Path(path), factory, "a game")
-    hint = "return remanence.Game(...) or remanence.tables.sklearn.leave_one_out(...)"
-    return instance(target, game, AnyGame, "a Game, a LeaveOneOut or a Membership", hint)
+    hint = "return remanence.Game(...); docs/how-to/publish-a-model.md shows one for each kind of release"
+    return instance(target, game, AnyGame, "a game: a Game, or another class that derives from AnyGame", hint)
