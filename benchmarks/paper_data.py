@@ -312,6 +312,12 @@ def main() -> None:
             command.add_argument(place, type=Path)
     commands.choices["features"].add_argument("--device", default="cpu")
     options = parser.parse_args()
+    needed = {"pack": "sources", "unpack": "packs", "features": "folder"}[options.command]
+    given = getattr(options, needed)
+    if not given.is_dir() or not any(given.iterdir()):
+        commands.choices[options.command].error(f"{given} is not a folder with files in it")
+    if options.command == "features" and not (given / WEIGHTS).exists():
+        commands.choices["features"].error(f"{given} lacks {WEIGHTS}: unpack the packs into it first")
     if options.command == "pack":
         pack(options.sources, options.packs)
     elif options.command == "unpack":
