@@ -59,7 +59,7 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
         """The released models' logits on records shared by all trials, `(trials, records, classes)`."""
         raise InputError(
             "This mechanism's models cannot be asked questions.",
-            needs="training of a classifier that this tool knows: SGD, DPSGD with final_only, TransferHead",
+            needs="training of a classifier that this tool knows: a network by SGD or final DPSGD, or a head",
             got=self.name,
             hint="a mechanism of your own may define answer(release, records)",
         )
