@@ -26,17 +26,24 @@ from remanence_papers.signatures import code_signature
 
 def stale(folder: Path, data: Path | None = None) -> dict[str, str]:
     """The stored pages under a folder that today's code did not print from these data, each with the reason."""
-    documents = {
-        path: json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(folder.rglob("*.json"))
-        if path.name != SIGNATURES and not path.parts[len(folder.parts) :][0].startswith(".")
-    }
-    usual = _usual(documents)
+    documents = {path: json.loads(path.read_text(encoding="utf-8")) for path in _stored(folder)}
+    usual = _usual([document for document in documents.values() if _reason(document) is None])
     found = {str(path): why for path, document in documents.items() if (why := _why(document, data, usual))}
     return found | stale_scripts(folder)
 
 
-def _why(document: Mapping[str, Any], data: Path | None, usual: Mapping[tuple[str, str], str]) -> str | None:
+def _stored(folder: Path) -> list[Path]:
+    """Its pages, without those of single seeds that a run keeps in a hidden folder."""
+    return [
+        path
+        for path in sorted(folder.rglob("*.json"))
+        if path.name != SIGNATURES
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+
+
+def _reason(document: Mapping[str, Any]) -> str | None:
+    """Why another code than today's printed it."""
     entry = REPRODUCTIONS.get(document.get("name", ""))
     signature = document.get("signature")
     if entry is None:
@@ -45,17 +52,23 @@ def _why(document: Mapping[str, Any], data: Path | None, usual: Mapping[tuple[st
         return "it was printed before pages were signed"
     if signature["code"] != code_signature(entry.home):
         return "code that it depends on has changed"
-    scale = document.get("scale", "")
+    return None
+
+
+def _why(document: Mapping[str, Any], data: Path | None, usual: Mapping[tuple[str, str], str]) -> str | None:
+    if reason := _reason(document):
+        return reason
+    signature, scale = document["signature"], document.get("scale", "")
     odd = [name for name, value in signature["data"].items() if usual[scale, name] != value]
     if wrong := sorted({*other_data(signature["data"], data), *odd}):
         return f"it read another {', '.join(wrong)}"
     return None
 
 
-def _usual(documents: Mapping[Path, Mapping[str, Any]]) -> dict[tuple[str, str], str]:
-    """The hash that most pages of a scale have for a file."""
+def _usual(documents: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """The hash that most of these pages of a scale have for a file."""
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for document in documents.values():
+    for document in documents:
         for name, value in document.get("signature", {}).get("data", {}).items():
             counts[document.get("scale", ""), name][value] += 1
     return {key: counter.most_common(1)[0][0] for key, counter in counts.items()}
@@ -67,10 +80,9 @@ def main(arguments: Sequence[str]) -> None:
     found = stale(folder, Path(arguments[1]) if len(arguments) > 1 else None)
     for path, reason in found.items():
         typer.echo(f"{path}: {reason}")
-    everything = sum(1 for path in folder.rglob("*.json") if path.name != SIGNATURES)
     typer.echo(
-        f"{len(found)} pages of {everything} and three scripts are stale. `make pages` prints those of the small scale "
-        "and of scripts; those of the paper's scale need a GPU and data: "
+        f"{len(found)} pages of {len(_stored(folder))} and three scripts are stale. `make pages` prints those of the "
+        "small scale and of scripts; those of the paper's scale need a GPU and data: "
         f"`remanence reproduce --all --scale paper --data FOLDER --out {folder}/paper --jobs 4`."
     )
 

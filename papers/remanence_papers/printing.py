@@ -74,6 +74,10 @@ def print_pages(
                 say(f"{name}, seed {unit.settings.seed}: {wrong}")
                 continue
             there = [each for each in left[name] if is_fresh(each.path(out), unit.entry, each.settings)]
+            if not there:
+                failed[name] = "code or data changed while it was printed"
+                say(f"{name}, seed {unit.settings.seed}: {failed[name]}; the same command goes on")
+                continue
             parts = [json.loads(each.path(out).read_text(encoding="utf-8")) for each in there]
             views.save(merged(parts), out)
             say(

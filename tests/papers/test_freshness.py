@@ -37,6 +37,8 @@ def page(folder, **changes):
 def test_a_page_is_fresh_if_the_code_of_today_printed_it(changes, reason, tmp_path, capsys):
     found = page(tmp_path / "pages", **changes)
     assert (not found) if reason is None else reason in next(iter(found.values()))
+    (tmp_path / "pages" / "small" / ".seeds").mkdir(parents=True)
+    (tmp_path / "pages" / "small" / ".seeds" / "one-seed.json").write_text("{}")
     freshness.main([str(tmp_path / "pages")])
     assert f"{len(found)} pages of 1 and three scripts are stale" in capsys.readouterr().out
 

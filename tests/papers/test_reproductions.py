@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from remanence import DPSGD, AnyModule, FinitePrior, Game, Records, SuccessRate
 from remanence.core.references import HAYES_2023
-from remanence_papers import hayes_full_batch, hayes_optimisation, registry, views
+from remanence_papers import hayes_full_batch, hayes_optimisation, printing, registry, views
 from remanence_papers.datasets import handwriting
 from remanence_papers.hayes_full_batch import optimum
 from remanence_papers.hayes_games import EXACT
@@ -126,6 +126,16 @@ def test_a_run_goes_on_from_the_page_of_one_seed_that_a_repository_has(several_e
     monkeypatch.setitem(globals(), "_BROKEN", [0])  # so its first seed must not run again
     assert not print_pages([several_entry], settings, out, jobs=1, say=lambda _: None)
     assert json.loads((out / "several.json").read_text())["seeds"] == [0, 1, 2]
+
+
+def test_a_page_whose_code_changed_while_it_was_printed_is_named(several_entry, tmp_path, monkeypatch):
+    monkeypatch.setattr(printing, "is_fresh", lambda *_: False)
+    said = []
+    failed = print_pages(
+        [several_entry], Settings("paper", tmp_path), tmp_path / "out", jobs=1, say=said.append
+    )
+    assert failed == {"several": "code or data changed while it was printed"}
+    assert said[1].endswith("the same command goes on")
 
 
 def test_a_page_whose_data_are_not_there_is_named_and_leaves_the_others(several_entry, tmp_path):
