@@ -121,6 +121,19 @@ def learn(path, steps, stop=None):
     return len(counted), float(fitted(torch.ones(1, 1)))
 
 
+def test_an_averaged_network_has_the_statistics_of_the_one_that_learnt():
+    network = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1))
+    fitted = Learner(steps=10, learning_rate=0.01).fit(
+        network,
+        lambda: [5 + torch.rand(4, 1, generator=torch.Generator().manual_seed(0))],
+        lambda model, batch: model(batch[0]).square().mean(),
+        lambda _, step: (float(step), ""),  # the last look is the best
+    )
+    assert fitted[0].num_batches_tracked == 10
+    torch.testing.assert_close(fitted[0].running_mean, network[0].running_mean)
+    assert float(fitted[0].running_mean) > 1
+
+
 def test_learning_goes_on_where_it_was_killed(tmp_path):
     path = tmp_path / "learner.pt"
     with pytest.raises(KeyboardInterrupt):
