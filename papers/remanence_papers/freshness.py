@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> None:
     for path, reason in found.items():
         typer.echo(f"{path}: {reason}")
     typer.echo(
-        f"{len(found)} pages of {len(_stored(folder))} and three scripts are stale. `make pages` prints those of the "
+        f"Of {len(_stored(folder))} pages and three scripts, {len(found)} are stale. `make pages` prints those of the "
         "small scale and of scripts; those of the paper's scale need a GPU and data: "
         f"`remanence reproduce --all --scale paper --data FOLDER --out {folder}/paper --jobs 4`."
     )

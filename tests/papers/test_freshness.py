@@ -40,7 +40,7 @@ def test_a_page_is_fresh_if_the_code_of_today_printed_it(changes, reason, tmp_pa
     (tmp_path / "pages" / "small" / ".seeds").mkdir(parents=True)
     (tmp_path / "pages" / "small" / ".seeds" / "one-seed.json").write_text("{}")
     freshness.main([str(tmp_path / "pages")])
-    assert f"{len(found)} pages of 1 and three scripts are stale" in capsys.readouterr().out
+    assert f"Of 1 pages and three scripts, {len(found)} are stale" in capsys.readouterr().out
 
 
 def test_a_page_that_read_other_data_is_stale(tmp_path):
