@@ -252,7 +252,7 @@ def foreign_update(kind: str, setting: Setting, seed: int) -> dict[str, Tensor]:
 class Read:
     """What the audit says about one update."""
 
-    said: str  # refused, compressed, or read
+    is_refused: bool
     claimed: int = 0
     false: int = 0
     size: int | None = None  # of the batch, as far as it is proven
@@ -265,14 +265,13 @@ def read(kind: str, setting: Setting, update: dict[str, Tensor]) -> Read:
     try:
         subject = open_update(network, sent, Declared(input_shape=shape))
     except MisfitError:
-        return Read("refused")
+        return Read(True)
     reader, (found,) = subject.reader, subject.updates
-    said = "read" if found.disturbed is None else "compressed"
     if isinstance(reader, DenseReader):
         (proof,) = read_all(subject)
         assert isinstance(proof, Proof)
         entering = head_inputs(network, reader.head, setting.inputs)
-        return Read(said, proof.count, false_records(kind, setting, proof, entering), proof.batch_size)
+        return Read(False, proof.count, false_records(kind, setting, proof, entering), proof.batch_size)
     mechanism = SharedGradient(network, shape, captured=subject.sent).read_as(reader)
     gradients = Gradient({name: value[None] for name, value in found.gradient.items()})
     guess = reader.reconstruct(gradients, mechanism, Effort(longest=12))
@@ -280,7 +279,7 @@ def read(kind: str, setting: Setting, update: dict[str, Tensor]) -> Read:
     if isinstance(proof, Texts):
         true = {tuple(ids) for ids in setting.inputs.tolist()}
         return Read(
-            said, proof.count, len(set(proof.sequences) - true) if proof.count else 0, proof.batch_size
+            False, proof.count, len(set(proof.sequences) - true) if proof.count else 0, proof.batch_size
         )
     assert isinstance(proof, Pictures)
     named = ~guess.records.labels[0].isnan()
@@ -289,7 +288,7 @@ def read(kind: str, setting: Setting, update: dict[str, Tensor]) -> Read:
     right = (
         (off <= 4 * proof.error + 1e-6) & (guess.records.labels[0][named][:, None] == setting.labels)
     ).any(1)
-    return Read(said, proof.count, int((~right).sum()) if proof.count else 0, proof.batch_size)
+    return Read(False, proof.count, int((~right).sum()) if proof.count else 0, proof.batch_size)
 
 
 def false_records(kind: str, setting: Setting, proof: Proof, true: Tensor) -> int:
@@ -383,7 +382,7 @@ class Job:
 
 
 def table(counts: dict[str, Counter[str]], seconds: float) -> str:
-    columns = ("number", "refused", "compressed", "exposed", "records", "claimed", "false", "sizes", "wrong")
+    columns = ("number", "refused", "exposed", "records", "claimed", "false", "sizes", "wrong")
     lines = [f"{'updates':28}" + "".join(f"{column:>11}" for column in columns)]
     total: dict[str, Counter[str]] = {}
     for name, count in sorted(counts.items()):
@@ -403,7 +402,7 @@ def tally(name: str, setting: Setting, found: Read) -> tuple[Counter[str], str]:
     if false or (foreign and claimed) or (wrong and not foreign):
         said = f"WRONG {name}: claimed {claimed}, false {false}, size {size}"
     count: Counter[str] = Counter(
-        number=1, refused=found.said == "refused", compressed=found.said == "compressed", exposed=claimed > 0,
+        number=1, refused=found.is_refused, exposed=claimed > 0,
         records=len(setting.labels), claimed=claimed, false=claimed if foreign else false, sizes=size is not None,
         wrong=wrong,
     )  # fmt: skip

@@ -176,7 +176,6 @@ def main() -> None:
             (proof,) = read(Subject(model, reader, [found], declared))
             assert isinstance(proof, Proof)
             said = "EXPOSED" if proof.count else "UNPROVEN"
-            said += "" if found.disturbed is None else f", {found.disturbed.id}"
         size = "" if proof is None or proof.batch_size is None else str(proof.batch_size)
         ceiling = ""
         if "noise" in name:  # multiplier 1, clipped to norm 1, ten candidates

@@ -2,13 +2,6 @@
 
 from remanence.results.caveats import Caveat
 
-UPDATE_COMPRESSED = Caveat(
-    "update-compressed",
-    "an update holds codes, signs or a few entries, so that it cannot be recomputed.",
-    "No record is claimed. Whether the update belongs to these weights was tested only where its codes have one known "
-    "step. Records may still be there approximately, and other attacks may find them.",
-    "Audit the update as it was before it was compressed. Only noise has a proof.",
-)
 UPDATE_NOISED = Caveat(
     "update-noised",
     "noise was declared, and the update contains that much.",

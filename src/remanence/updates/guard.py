@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from remanence.core.exceptions import InputError, RemanenceError
-from remanence.updates.caveats import UPDATE_NOISED
 from remanence.updates.declared import Declared
 from remanence.updates.dense.reader import DenseReader
 from remanence.updates.inspection import open_update, read
@@ -40,9 +39,8 @@ def reason_to_withhold(
         if all(torch.equal(value, before[name].to(value)) for name, value in trained.items()):
             return None
         subject = open_update(model, trained, declared, is_after=True)
-        if subject.disturbed is not None:
-            is_declared = subject.disturbed.id == UPDATE_NOISED.id
-            return None if is_declared else f"{subject.disturbed.id}: {subject.disturbed.seen}"
+        if subject.is_noised:
+            return None
         (proof,) = read(subject)
     except KeyError as error:
         return f"it lacks {error}"
@@ -105,7 +103,7 @@ class GradientGuard:
             subject = open_update(self.model, gradient, self._declared)
         except RemanenceError:
             return None
-        return None if subject.disturbed is not None else sum(proof.count for proof in read(subject))
+        return sum(proof.count for proof in read(subject))
 
     def withhold(self) -> bool:
         """Drop all gradients if they must not be sent; returns whether it did."""

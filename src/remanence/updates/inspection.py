@@ -27,6 +27,7 @@ from remanence.updates.caveats import (
     TEXTS_OPEN,
     UPDATE_COARSE,
     UPDATE_DECLARED,
+    UPDATE_NOISED,
     UPDATE_ONE_OUTPUT,
     UPDATE_OTHER_LOSS,
     UPDATE_SINGLE_LAYER,
@@ -121,9 +122,9 @@ class Subject:
         return reduce(Rounding.or_coarser, (update.rounding for update in self.updates))
 
     @property
-    def disturbed(self) -> Caveat | None:
-        """Why nothing can be recomputed, if that is known of an update."""
-        return next((update.disturbed for update in self.updates if update.disturbed is not None), None)
+    def is_noised(self) -> bool:
+        """Whether nothing can be recomputed, because the client added noise."""
+        return self.declared.noise is not None and self.batch is None
 
     @property
     def sent(self) -> Sent:
@@ -133,7 +134,7 @@ class Subject:
             self.declared.training,
             all(update.scale_is_known for update in self.updates),
             all(update.sign_is_known for update in self.updates),
-            self.batch is not None or self.disturbed is None,
+            not self.is_noised,
         )
 
 
@@ -192,7 +193,7 @@ def inspect(
             gradients,
             None if batch is None else [batch],
             batch_size=one.declared.batch_size,
-            disturbed=one.disturbed,
+            disturbed=UPDATE_NOISED if one.is_noised else None,
             bounds=() if noise is None else (gaussian(guess, noise_multiplier=noise.multiplier),),
         )
         attack = Exact(longest=longest)
@@ -211,7 +212,7 @@ def read(subject: Subject) -> list[Proven]:
     effort = Effort()
     mechanism, gradients = _released(subject, effort.longest)
     guess = mechanism.reader.reconstruct(gradients, mechanism, effort)
-    return list(mechanism.reader.proofs(guess, gradients, mechanism, claims=subject.disturbed is None))
+    return list(mechanism.reader.proofs(guess, gradients, mechanism, claims=not subject.is_noised))
 
 
 def _released(subject: Subject, longest: int) -> tuple[SharedGradient, Gradient]:

@@ -14,11 +14,9 @@ from torch.func import functional_call
 
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
-from remanence.results.caveats import Caveat
 from remanence.scale.user_code import call_factory
-from remanence.updates.caveats import UPDATE_COMPRESSED, UPDATE_NOISED
 from remanence.updates.declared import Declared
-from remanence.updates.dense.belonging import Belonging, belonging, compression_of, misfit, require_noise
+from remanence.updates.dense.belonging import Belonging, belonging, misfit, require_noise
 from remanence.updates.dense.layers import DenseHead, dense_head
 from remanence.updates.dense.reader import DenseReader
 from remanence.updates.files import (
@@ -76,7 +74,6 @@ class Update:
     rounding: Rounding
     source: str = "the update"
     notes: tuple[str, ...] = ()
-    disturbed: Caveat | None = None  # why nothing can be recomputed, if known
     scale_is_known: bool = True  # it is the gradient of a mean, not times a learning rate
     sign_is_known: bool = False  # it points along the gradient
     decay: float = 0.0  # the multiple of the weights that was found in it and subtracted
@@ -125,7 +122,7 @@ def _belongs(head: DenseHead, model: nn.Module, update: Update, declared: Declar
         assert declared.batch_size is not None
         deviation = declared.noise.multiplier * declared.noise.max_grad_norm / declared.batch_size
         require_noise(head, layers, deviation, update.source)
-        return replace(update, disturbed=UPDATE_NOISED)
+        return update
     fit = belonging(head, layers, update.rounding)
     if not declared.training.is_plain:
         return replace(update, fit=fit)
@@ -134,17 +131,7 @@ def _belongs(head: DenseHead, model: nn.Module, update: Update, declared: Declar
         tried = belonging(head, layers, coarse)
         update, fit = (replace(update, rounding=coarse), tried) if tried.is_one_step else (update, fit)
     if not fit.is_one_step:
-        name = head.names[-1]
-        seen = compression_of(update.gradient, f"{name}.weight" if name else "weight")
-        if seen is None:
-            raise misfit(fit, update.source)
-        if seen.rounding is not None:  # codes are off by half a step at most, so belonging can be tested
-            fit = belonging(head, layers, seen.rounding)
-            if not fit.is_one_step:
-                raise misfit(fit, update.source)
-        disturbed = replace(UPDATE_COMPRESSED, seen=f"{update.source}: {seen.seen}.")
-        stored = Rounding.of(value.dtype for value in update.gradient.values())
-        return replace(update, disturbed=disturbed, fit=fit, rounding=stored)
+        raise misfit(fit, update.source)
     if fit.decay:
         parameters = dict(model.named_parameters())
         plain = {

@@ -12,15 +12,11 @@ update and new weights fail them, and a weight decay λ adds λ W to the gradien
 it is solved for and subtracted. The update of several local steps meets them approximately, less so for longer steps.
 Leaky ReLU is homogeneous too. Behind GELU, SiLU or tanh, and in a single layer, only the last layer's sums apply.
 With one logit they are trivial: its row occurs twice, with opposite signs.
-
-*Compressed updates.* An update is called compressed only if no data could explain it. One-hot and binary
-records produce few distinct numbers too, and zeros all over the first layer; but their numbers are each neuron's own
-derivative and lie on no grid, and the last layer, through which every record sends a loss for every class, has no zeros
-where it has a column at all."""
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import final
@@ -130,7 +126,8 @@ def misfit(fit: Belonging, source: str) -> MisfitError:
         needs=f"neurons that balance within rounding ({fit.allowed:.1g})",
         got=f"neurons that are off balance by {fit.misfit:.2g}",
         hint="--local-steps and --learning-rate if the client took several steps, or has momentum from earlier "
-        "rounds; --weights if these are not the weights before the round; a compressed update cannot be read exactly",
+        "rounds; --weights if these are not the weights before the round; the update as it was before it was "
+        "compressed",
     )
 
 
@@ -212,67 +209,3 @@ def _logits(head: DenseHead, layers: Sequence[Layer]) -> _Identities:
     weight = layers[-1][0].double()
     count = torch.full_like(weight[0], weight.shape[0] ** 0.5)
     return _Identities(weight.sum(0), decays(head)[-1][0].sum(0), weight.norm(dim=0), count)
-
-
-_LEVELS = 2**15  # of a grid on either side of zero
-_OFF = 1e-4  # of a step, by which a number may be off the grid, beside what float32 rounds off of it
-_SIZES = 4  # different sizes that must lie on it: two always do, and further ones by chance once in 1 / (2 · _OFF) each
-_FEW = 3  # sizes that a matrix of codes may have where there are no four
-_BROAD = 8  # rows and columns that are not zero: in this many, data leave more than a few sizes
-_LOOKED_AT = 2**16  # numbers of a matrix
-_ZEROS = 0.3  # of the last layer, outside of rows and columns that are zero throughout
-
-
-@final
-@dataclass(frozen=True)
-class Compression:
-    """A description of the compression, and the rounding of its numbers, if known."""
-
-    seen: str
-    rounding: Rounding | None = None  # of codes: half a step, tensor by tensor
-
-
-def compression_of(update: Mapping[str, Tensor], last: str) -> Compression | None:
-    """The sign of compression in an update; None if there is none. `last` is the weight that makes the logits."""
-    matrices = {
-        name: value for name, value in update.items() if value.ndim >= 2 and _is_broad(value.flatten(1))
-    }
-    steps = {name: _step(value) for name, value in matrices.items()}
-    known = {name: step for name, step in steps.items() if step is not None}
-    if matrices and len(known) == len(steps):
-        if not any(known.values()):
-            return Compression("the numbers of each matrix have a few sizes only")
-        eps = max(torch.finfo(value.dtype).eps for value in update.values())
-        half = tuple((name, step / 2) for name, step in known.items())
-        return Compression(
-            "the numbers of each matrix are multiples of one step",
-            Rounding(eps, max(s for _, s in half), half),
-        )
-    value = update[last].flatten(1)
-    inside = value[value.any(1)][:, value.any(0)]
-    if inside.numel() and float((inside == 0).double().mean()) > _ZEROS:
-        return Compression("zeros are scattered over the last layer, where every record leaves a trace")
-    return None
-
-
-def _is_broad(matrix: Tensor) -> bool:
-    return min(int(matrix.any(1).sum()), int(matrix.any(0).sum())) >= _BROAD
-
-
-def _step(value: Tensor) -> float | None:
-    """The step whose multiples a matrix holds; 0 if it has too few sizes to decide, None if there is none."""
-    sizes = value.flatten()[: 16 * _LOOKED_AT].double().abs()
-    sizes = sizes[sizes > 0][:_LOOKED_AT].unique()
-    if len(sizes) > _LEVELS:
-        return None
-    # Two codes that round to the same number in single precision differ by next to nothing.
-    sizes = sizes[torch.cat([sizes[:1] * 0 + 1, sizes.diff() / sizes[1:]]) > 1e-6]
-    if len(sizes) <= _FEW:
-        return 0.0
-    step = float(torch.cat([sizes[:1], sizes.diff()]).min())
-    for _ in range(2):  # the mean over all codes is more precise than the smallest difference
-        codes = (sizes / step).round()
-        step = float((sizes * codes).sum() / codes.square().sum())
-    codes = (sizes / step).round()
-    on_grid = ((sizes / step - codes).abs() <= _OFF + 1e-6 * codes).all() and codes.max() <= _LEVELS
-    return step if on_grid and len(sizes) >= _SIZES else None

@@ -82,7 +82,7 @@ def _stages(
 
     Behind ReLU a search looks at one sign: that in which something was seen at sight, or a gradient's. Behind other
     functions nothing is seen at sight, not even a turned sign. A large network is searched only where nothing was, and
-    a noised or compressed update of an unknown batch is not searched: nothing could be claimed.
+    a noised update is not searched: nothing could be claimed.
     """
     rounding, training = sent.rounding, sent.training
     best = Staged(no_records(one), verify(head, one, no_records(one), rounding=rounding))
