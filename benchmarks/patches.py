@@ -22,7 +22,7 @@ from remanence.updates.declared import LocalTraining
 from remanence.updates.files import rounding_of_difference
 from remanence.updates.patches.fit import fit_patches
 from remanence.updates.patches.model import patch_model
-from remanence.updates.patches.reader import PatchReader, Pictures, verify_pictures
+from remanence.updates.patches.reader import Pictures, verify_pictures
 from remanence.updates.rounding import Rounding, coarsest
 
 SIZES = (
@@ -114,8 +114,9 @@ def read(
 ) -> tuple[Tensor, Pictures]:
     """The pictures that come back, and what recomputation says about them."""
     training, patch, precision = way.training, patch_model(model, shape), coarsest([gradient], rounding)
-    if training.is_plain:
-        gradient, _ = PatchReader(patch).without_decay(gradient, rounding)
+    gradient = {
+        n: v - way.decay * patch.parameters[n] for n, v in gradient.items()
+    }  # as where it is declared
     found, said, _ = fit_patches(
         patch, gradient, precision=precision, is_difference=way.is_difference,
         along=training.along if training.steps > 1 else None,

@@ -580,7 +580,7 @@ def patches(
     gradient = gradient_of(model, *batch(count, shape, classes))
     held = dict(model.named_parameters())
     sent = {name: change(value + decay * held[name].detach()) for name, value in gradient.items()}
-    return audit_update(model, sent, shape=shape)
+    return audit_update(model, sent, shape=shape, weight_decay=decay)
 
 
 def patches_after(count: int, steps: int, rate: float, **declared: float) -> AuditResult:
@@ -693,7 +693,7 @@ def tokens(
         gradient = gradient_of(model, ids, ids, next_token)
     held = dict(model.named_parameters())
     sent = {name: change(value + decay * held[name].detach()) for name, value in gradient.items()}
-    return audit_update(model, sent)
+    return audit_update(model, sent, weight_decay=decay)
 
 
 def tokens_after(count: int, rate: float) -> AuditResult:

@@ -14,7 +14,7 @@ from test_exact import batch, leak
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from conftest import relu_network
-from remanence import AuditResult, Exact, InputError, Policy, Records, SharedGradient, Verdict, play
+from remanence import AuditResult, Exact, InputError, Policy, SharedGradient, Verdict, play
 from remanence.cli.main import main
 from remanence.core.releases import Gradient
 from remanence.updates import opening
@@ -258,12 +258,10 @@ def test_labels_without_a_class_and_no_labels_are_refused(folder, capsys, monkey
     assert complaint in err
 
 
-def test_a_batch_and_its_gradient_agree_with_a_comparison_by_hand():
+def test_proven_records_agree_with_a_comparison_by_hand():
     network = relu_network(36, 120, 7, seed=3)
     inputs, labels = batch(8, 36, 7, 3)
-    game = Captured(
-        SharedGradient(network, (36,)), Gradient(leak(network, inputs, labels)), [Records(inputs, labels)]
-    )
+    game = Captured(SharedGradient(network, (36,)), Gradient(leak(network, inputs, labels)), batch_size=8)
     evidence = play(game, Exact())
     guess = Exact().prepare(game.knowledge, torch.Generator())(game.gradients).records
     close = torch.cdist(inputs, guess.features[0]).amin(1) < 1e-2 * inputs.norm(dim=1)
@@ -275,7 +273,7 @@ def test_layers_that_are_kept_as_stored_are_attacked_like_others():
     inputs, labels = batch(4, 2100, 7, 3)
     gradient = Gradient(leak(network, inputs.float(), labels))
     guess = Exact().prepare(
-        Captured(SharedGradient(network, (2100,)), gradient, [Records(inputs, labels)]).knowledge,
+        Captured(SharedGradient(network, (2100,)), gradient).knowledge,
         torch.Generator(),
     )(gradient)
     off = torch.cdist(inputs.double(), guess.records.features[0]).amin(1) / inputs.norm(dim=1)
@@ -302,13 +300,6 @@ def test_a_large_update_is_attacked_once_and_its_control_once(folder, capsys, mo
     assert "5 of 5 records are proven" in out
     assert ("its sign was flipped" in out) == (factor < 0)
     assert sum(tried) <= 4, "each in both signs at most"
-
-
-def test_batches_must_be_as_many_as_gradients():
-    network = relu_network(36, 120, 7, seed=3)
-    gradient = Gradient(leak(network, *batch(8, 36, 7, 3)))
-    with pytest.raises(InputError, match="0 batches"):
-        Captured(SharedGradient(network, (36,)), gradient, [])
 
 
 TEXTS = """

@@ -17,7 +17,7 @@ from remanence.updates.declared import LocalTraining
 from remanence.updates.files import rounding_of_difference
 from remanence.updates.patches.fit import fit_patches
 from remanence.updates.patches.model import patch_model
-from remanence.updates.patches.reader import PatchReader, verify_pictures
+from remanence.updates.patches.reader import verify_pictures
 from remanence.updates.rounding import Rounding, coarsest
 
 FLOAT32 = 1.2e-7
@@ -159,21 +159,6 @@ def test_one_output_is_read_as_two_classes(count):
     assert verify_pictures(patch, sent, found, told, rounding=Rounding(FLOAT32)).count == count
     assert distances(found, pictures).max() < 1e-4
     assert torch.equal(told, labels[torch.cdist(found.flatten(1), pictures.double().flatten(1)).argmin(1)])
-
-
-@pytest.mark.parametrize("decay", [1e-4, 0.1])
-def test_a_weight_decay_is_found_and_hides_no_picture(decay):
-    model, pictures, _, gradient = made(ViT, 2)
-    patch = patch_model(model, (1, 8, 16))
-    own = dict(model.named_parameters())
-    sent = {name: value + decay * own[name].detach() for name, value in gradient.items()}
-    assert fit_patches(patch, gradient_of(sent), precision=FLOAT32)[2] == 0  # everything is filled
-    plain, taken = PatchReader(patch).without_decay(gradient_of(sent), Rounding(FLOAT32))
-    assert taken == pytest.approx(decay, rel=1e-2)
-    found, named, _ = fit_patches(patch, plain, precision=FLOAT32)
-    assert verify_pictures(patch, plain, found, named, rounding=Rounding(FLOAT32)).count == 2
-    assert distances(found, pictures).max() < 1e-4
-    assert PatchReader(patch).without_decay(gradient_of(gradient), Rounding(FLOAT32))[1] == 0
 
 
 @pytest.mark.parametrize(("count", "steps", "rate", "momentum", "decay"), [

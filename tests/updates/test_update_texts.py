@@ -14,12 +14,13 @@ from remanence.updates.declared import Declared, LocalTraining, Noise
 from remanence.updates.files import rounding_of_difference
 from remanence.updates.guard import reason_to_withhold
 from remanence.updates.inspection import Subject, inspect, open_update
+from remanence.updates.inspection import read as read_subject
 from remanence.updates.opening import Update, belongs, recognise
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import SharedGradient
 from remanence.updates.texts.model import Projections, text_model
 from remanence.updates.texts.naming import name_sequences, rows_that_moved, tokens_in_batch
-from remanence.updates.texts.reader import TokenReader, read_texts, recompute, verify_texts
+from remanence.updates.texts.reader import read_texts, recompute, verify_texts
 
 VOCABULARY, LENGTH = 300, 10
 FLOAT32 = 1.2e-7
@@ -273,18 +274,18 @@ def test_tokens_are_called_certain_only_where_texts_are_proven():
     assert not certain(untied, noise)
 
 
-@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("decay", [1e-4, 1e-2])
-def test_a_weight_decay_is_taken_out_and_hides_no_text(tied, decay):
-    model, ids = Tiny(tied=tied).eval(), texts(2, seed=1)
+def test_a_declared_weight_decay_is_taken_out_of_one_step_and_hides_no_text(decay):
+    model, ids = Tiny().eval(), texts(2, seed=1)
     held = dict(model.named_parameters())
-    gradient = {name: value + decay * held[name].detach() for name, value in update(model, ids).items()}
-    assert read(model, gradient).count == 0
-    cleaned, found = TokenReader(text_model(model)).without_decay(gradient, Rounding(FLOAT32))
-    assert found == pytest.approx(decay, rel=1e-4)
-    assert sorted(read(model, cleaned).sequences) == sorted(map(tuple, ids.tolist()))
-    noise = {name: torch.randn_like(value) for name, value in gradient.items()}
-    assert TokenReader(text_model(model)).without_decay(noise, Rounding(FLOAT32))[1] == 0
+    sent = {name: value + decay * held[name].detach() for name, value in update(model, ids).items()}
+    declared = Declared(LocalTraining(weight_decay=decay))
+    (proof,) = read_subject(open_update(model, sent, declared))
+    assert sorted(proof.sequences) == sorted(map(tuple, ids.tolist()))
+    assert read_subject(open_update(model, sent, Declared()))[0].count == 0, "nobody declared it"
+    after = {name: held[name].detach() - 0.1 * value for name, value in sent.items()}
+    with pytest.raises(InputError, match="--weight-decay without --learning-rate"):
+        open_update(model, after, declared, is_after=True)
 
 
 def masked_update(model, rows, *, prompt=0, smoothing=0.0, weights=None):

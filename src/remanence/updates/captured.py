@@ -13,10 +13,9 @@ from remanence.bounds.bound import Bound
 from remanence.core.attack import Attack, Reconstruction, blindly
 from remanence.core.baseline import Baseline
 from remanence.core.errors import Comparison, Criterion, Reduction
-from remanence.core.exceptions import InputError, MisfitError
+from remanence.core.exceptions import MisfitError
 from remanence.core.knowledge import Knowledge
 from remanence.core.priors import Uninformed
-from remanence.core.records import Records
 from remanence.core.releases import Gradient, is_finite
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
@@ -37,8 +36,7 @@ SEND_LESS = "Send less. Aggregate securely over many clients, or clip and add no
 class Captured(AnyGame[SharedGradient]):
     """One or more updates that exist. Behind dense layers every sample of every batch is one trial.
 
-    With the `batches` themselves, a sample counts if the attack's reconstruction meets the criterion. Without
-    them, it counts if the game can recompute the update, or the sample's contribution to it, from the attack's
+    A sample counts if the game can recompute the update, or the sample's contribution to it, from the attack's
     proposal. If a batch size is neither proven nor declared (`batch_size`), no rate is divided by it: a trial is then
     an update, and succeeds if one of its records is proven. The same holds for pictures in patches and for texts, which
     are proven together or not at all. The control is the same attack on the same updates with the entries of every
@@ -50,22 +48,14 @@ class Captured(AnyGame[SharedGradient]):
 
     mechanism: SharedGradient
     gradients: Gradient
-    batches: Sequence[Records] | None = None
-    criterion: Criterion = Criterion(reduction=Reduction.MATCHED, label_scale=1.0)
     batch_size: int | None = None
+    criterion: Criterion = Criterion(reduction=Reduction.MATCHED, label_scale=1.0)
     disturbed: Caveat | None = None  # why the update cannot be recomputed, if that is known
     bounds: tuple[Bound, ...] = ()
     default_trials: int = field(init=False, repr=False)  # every update
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "default_trials", len(self.gradients))
-        if self.batches is not None and len(self.batches) != len(self.gradients):
-            raise InputError(
-                "Batches and gradients do not belong together.",
-                needs=f"one batch for each of the {len(self.gradients)} gradients",
-                got=f"{len(self.batches)} batches",
-                hint="leave the batches out if they are unknown",
-            )
 
     @property
     def knowledge(self) -> Knowledge:
@@ -75,7 +65,7 @@ class Captured(AnyGame[SharedGradient]):
     def fits(self) -> None:
         """The gradients are finite, and were made from these weights as far as this can be tested."""
         require_finite(self.gradients)
-        if self.disturbed is None and self.batches is None:
+        if self.disturbed is None:
             self.mechanism.reader.fits(self.gradients, self.mechanism)
 
     def baseline(self, chances: int = 1) -> Baseline:
@@ -83,25 +73,19 @@ class Captured(AnyGame[SharedGradient]):
         return Uninformed().baseline(self.criterion)
 
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of the gradients and batches."""
-        found = {"gradients": self.gradients.sha256()}
-        for index, batch in enumerate(self.batches or ()):
-            found[f"batch {index}"] = batch.sha256()
-        return found
+        """The hash of the gradients."""
+        return {"gradients": self.gradients.sha256()}
 
     def to(self, device: torch.device | str) -> Captured:
         """The same game on another device; pictures and texts are read where the network is."""
         here = next(iter(self.gradients.tensors.values())).device == torch.device(device)
         if here or not self.mechanism.reader.counts_records:
             return self
-        batches = None if self.batches is None else [batch.to(device) for batch in self.batches]
-        return replace(self, gradients=self.gradients.to(device), batches=batches)
+        return replace(self, gradients=self.gradients.to(device))
 
     def caveats(self) -> tuple[Caveat, ...]:
         """The records share their updates; and reasons why no proof may be possible."""
         found = (ONE_RELEASE,) if self.disturbed is None else (ONE_RELEASE, self.disturbed)
-        if self.batches is not None:
-            return found
         return (*found, *self.mechanism.reader.caveats(self.gradients, self.mechanism))
 
     @property
@@ -146,8 +130,8 @@ class Captured(AnyGame[SharedGradient]):
             numbers[name] = torch.tensor([proof.numbers()[name] for proof in proofs])
         sizes_proven = torch.tensor([proof.batch_size or 0 for proof in proofs])
         return Outcome(
-            main=self._judge(guess, proofs, sizes),
-            control=self._judge(decoy, self.proofs(decoy, mixed), sizes),
+            main=_judged(proofs, sizes),
+            control=_judged(self.proofs(decoy, mixed), sizes),
             numbers={name: values[owner] for name, values in numbers.items()}
             | {"proven_batch_size": sizes_proven[owner].where(first, 0)},
             proven=counts[owner].where(first, 0),  # once for each update
@@ -160,31 +144,21 @@ class Captured(AnyGame[SharedGradient]):
 
     def _sizes(self, proofs: Sequence[Proven]) -> Sequence[int | None]:
         """How many samples are behind each update; None for all if one is unknown."""
-        if self.batches is not None:
-            return [len(batch) for batch in self.batches][: len(proofs)]
         sizes = [proof.batch_size or self.batch_size for proof in proofs]
         if None in sizes or not self.mechanism.reader.counts_records:
             return [None] * len(proofs)
         return [max(size or 0, proof.count) for size, proof in zip(sizes, proofs, strict=True)]
 
-    def _judge(
-        self, guess: Reconstruction, proofs: Sequence[Proven], sizes: Sequence[int | None]
-    ) -> Comparison:
-        if self.batches is None:
-            proven = torch.cat(
-                [
-                    torch.arange(size or 1) < (proof.count if size else min(proof.count, 1))
-                    for proof, size in zip(proofs, sizes, strict=True)
-                ]
-            )[:, None]
-            return Comparison(torch.full(proven.shape, torch.nan), proven, proven)
-        parts = [
-            self.criterion.compare(batch[None], guess.records[index : index + 1])
-            for index, batch in enumerate(self.batches[: len(sizes)])
+
+def _judged(proofs: Sequence[Proven], sizes: Sequence[int | None]) -> Comparison:
+    """One row for each record of an update of known size, or one for the update; nothing is compared with a truth."""
+    proven = torch.cat(
+        [
+            torch.arange(size or 1) < (proof.count if size else min(proof.count, 1))
+            for proof, size in zip(proofs, sizes, strict=True)
         ]
-        names = Comparison.__dataclass_fields__
-        rows = ([getattr(part, name).reshape(-1, 1).cpu() for part in parts] for name in names)
-        return Comparison(*map(torch.cat, rows))  # one row per sample
+    )[:, None]
+    return Comparison(torch.full(proven.shape, torch.nan), proven, proven)
 
 
 def require_finite(gradients: Gradient) -> None:

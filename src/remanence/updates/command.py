@@ -47,7 +47,9 @@ class Client:
     local_steps: Annotated[int, "How many steps the client took, all on one batch; of texts, one."] = 1
     optimizer: Annotated[str, "sgd, adam or adamw."] = "sgd"
     momentum: Annotated[float, "Of SGD, over several steps."] = 0.0
-    weight_decay: Annotated[float, "Over several steps; for one step it is solved for."] = 0.0
+    weight_decay: Annotated[
+        float, "Of the client's optimiser; behind dense layers, one step's is solved for."
+    ] = 0.0
     batch_size: Annotated[int | None, "How many samples are behind each update.", "the proven number"] = None
     noise_multiplier: Annotated[float | None, "Gaussian noise, in units of --max-grad-norm."] = None
     max_grad_norm: Annotated[float, "The norm that each record's gradient was clipped to."] = 1.0

@@ -182,23 +182,16 @@ def inspect(
     """Audit updates; if a network reads patches and none is proven, read the features entering its dense layers."""
 
     def audited(one: Subject) -> AuditResult:
-        mechanism, gradients = _released(one, longest)
-        batch, noise = None, one.declared.noise
-        if one.batch is not None and isinstance(one.reader, DenseReader):  # elsewhere only proofs count
-            entering = head_inputs(one.model, one.reader.head, one.batch.features)
-            batch = Records(entering, one.batch.labels)
-        guess = 1 / one.declared.candidates
+        noise, guess = one.declared.noise, 1 / one.declared.candidates
         game = Captured(
-            mechanism,
-            gradients,
-            None if batch is None else [batch],
-            batch_size=one.declared.batch_size,
+            *_released(one, longest),
+            batch_size=one.declared.batch_size if one.batch is None else len(one.batch),
             disturbed=UPDATE_NOISED if one.is_noised else None,
             bounds=() if noise is None else (gaussian(guess, noise_multiplier=noise.multiplier),),
         )
         attack = Exact(longest=longest)
         result = audit(game, [attack], policy=policy, seed=seed, device=device, target=target)
-        return _explained(one, batch, result)
+        return _explained(one, result)
 
     result = audited(subject)
     if isinstance(subject.reader, PatchReader) and not result.strongest.proven:
@@ -249,8 +242,6 @@ def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Sequence[M
         head = head.double()
     names = [f"{name}.{part}".removeprefix(".") for name in head.names for part in ("weight", "bias")]
     each = [{name: one.gradient[name] for name in names if name in one.gradient} for one in subject.updates]
-    if subject.batch is not None:
-        return head, each
     firsts = [head.layers_of({name: value[None] for name, value in one.items()})[0] for one in each]
     rows = [(weight[0], None if bias is None else bias[0]) for weight, bias in firsts]
     found = condensed(head, rows, subject.rounding)
@@ -259,14 +250,15 @@ def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Sequence[M
     return found.head, [{**one, names[0]: own} for one, own in zip(each, found.gradients, strict=True)]
 
 
-def _explained(subject: Subject, batch: Records | None, result: AuditResult) -> AuditResult:
+def _explained(subject: Subject, result: AuditResult) -> AuditResult:
     """The result with what is known of each layer and each update; it holds counts, and no record."""
     reader, update, best = subject.reader, subject.updates[0], result.strongest
     found: dict[str, Any] = {"notes": _notes(subject, best)}
     exposure = None
     if isinstance(reader, DenseReader):
-        if batch is not None and reader.head.activation.is_relu and len(reader.head.weights) > 1:
-            exposure = head_exposure(reader.head, batch.features, batch.labels)
+        head, batch = reader.head, subject.batch
+        if batch is not None and head.activation.is_relu and len(head.weights) > 1:
+            exposure = head_exposure(head, head_inputs(subject.model, head, batch.features), batch.labels)
         names = enumerate(reader.head.names)
         unexplained = {name: float(best.arrays[f"unexplained {index}"][0]) for index, name in names}
         found["updates"] = updates_of(best)

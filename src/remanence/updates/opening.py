@@ -105,14 +105,21 @@ def opened(
 
 
 def belongs(reader: Reader, model: nn.Module, update: Update, declared: Declared) -> Update:
-    """The update without its decay, if it can belong to this network at these weights; `MisfitError` if not."""
+    """The update without its weight decay, if it can belong to this network at these weights; `MisfitError` if not."""
     _check_declared(reader, declared)
     if isinstance(reader, DenseReader):
         return _belongs(reader.head, model, update, declared)
-    if not declared.training.is_plain or not isinstance(reader, PatchReader | TokenReader):
+    training = declared.training
+    if not training.is_plain or not training.weight_decay:
         return update
-    plain, decay = reader.without_decay(update.gradient, update.rounding)
-    return replace(update, gradient=plain, decay=decay)
+    if not update.scale_is_known:
+        raise InputError(
+            "The weight decay in this update is unknown.",
+            needs="the client's learning rate, by which weights before and after a step differ",
+            got="--weight-decay without --learning-rate",
+            hint="--learning-rate 0.01",
+        )
+    return replace(update, gradient=_without(model, update, training.weight_decay))
 
 
 def _belongs(head: DenseHead, model: nn.Module, update: Update, declared: Declared) -> Update:
@@ -133,13 +140,17 @@ def _belongs(head: DenseHead, model: nn.Module, update: Update, declared: Declar
     if not fit.is_one_step:
         raise misfit(fit, update.source)
     if fit.decay:
-        parameters = dict(model.named_parameters())
-        plain = {
-            name: widened(value) - fit.decay * widened(parameters[name].detach())
-            for name, value in update.gradient.items()
-        }
-        update = replace(update, gradient=plain, decay=fit.decay)
+        update = replace(update, gradient=_without(model, update, fit.decay), decay=fit.decay)
     return replace(update, fit=fit)
+
+
+def _without(model: nn.Module, update: Update, decay: float) -> dict[str, Tensor]:
+    """The update's gradient without this multiple of the weights."""
+    parameters = dict(model.named_parameters())
+    return {
+        name: widened(value) - decay * widened(parameters[name].detach())
+        for name, value in update.gradient.items()
+    }
 
 
 def own_update(model: nn.Module, reader: Reader, batch: Records, declared: Declared) -> Update:

@@ -35,7 +35,7 @@ class Sent:
     training: LocalTraining = field(default_factory=LocalTraining)
     scale_is_known: bool = True  # they are mean gradients, without an unknown factor
     sign_is_known: bool = False  # they point along the gradient
-    can_be_judged: bool = True  # records can be proven by recomputing, or compared with a known batch
+    can_be_judged: bool = True  # records can be proven by recomputing
 
     @property
     def is_difference(self) -> bool:

@@ -16,13 +16,11 @@ from remanence.core.records import Records
 from remanence.core.releases import Gradient
 from remanence.results.caveats import Caveat
 from remanence.updates.caveats import PATCHES_OPEN
-from remanence.updates.decay import without_decay
 from remanence.updates.declared import LocalTraining
-from remanence.updates.patches.fit import PatchEquations, fit_patches
+from remanence.updates.patches.fit import fit_patches
 from remanence.updates.patches.model import PatchModel
 from remanence.updates.rounding import Rounding, apart, coarsest, explained, rounded_again
 from remanence.updates.shared_gradient import Effort, ProvenTogether, Sent, SharedGradient
-from remanence.updates.span import Decomposed
 
 _NO_BETTER = 0.1  # a patch known only to a tenth does not count as recovered
 _NOT_SOLVED = (
@@ -168,22 +166,6 @@ class PatchReader:
     def _verified(self, one: dict[str, Tensor], pictures: Tensor, labels: Tensor, sent: Sent) -> Pictures:
         return verify_pictures(
             self.model, one, pictures, labels, rounding=sent.rounding, training=sent.training
-        )
-
-    def without_decay(
-        self, gradient: Mapping[str, Tensor], rounding: Rounding
-    ) -> tuple[dict[str, Tensor], float]:
-        """An update of one step without a decay of the weights, and that decay."""
-        model, name, even = self.model, self.model.own("weight"), bool(rounding.tensors)
-        sent = {name: value.double() for name, value in gradient.items()}
-        precision = coarsest([sent], rounding)
-        return without_decay(
-            sent,
-            model.parameters,
-            [name],
-            lambda held: held[name].flatten(1),
-            lambda one: Decomposed.of(one[name].flatten(1), even=even).at(precision).rank,
-            lambda one: PatchEquations.of(model, one, precision, even=even) is not None,
         )
 
     def check(self, mechanism: SharedGradient) -> None:

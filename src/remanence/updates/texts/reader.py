@@ -22,7 +22,6 @@ from remanence.core.records import Records
 from remanence.core.releases import Gradient
 from remanence.results.caveats import Caveat
 from remanence.updates.caveats import TEXTS_OPEN, UPDATE_CROWDED
-from remanence.updates.decay import without_decay
 from remanence.updates.declared import LocalTraining
 from remanence.updates.rounding import Explained, Rounding, apart, coarsest, explained, rounded_again
 from remanence.updates.shared_gradient import Effort, ProvenTogether, SharedGradient
@@ -436,21 +435,6 @@ class TokenReader:
             assert best is not None
             found.append(best)
         return found
-
-    def without_decay(
-        self, gradient: Mapping[str, Tensor], rounding: Rounding
-    ) -> tuple[dict[str, Tensor], float]:
-        """An update of one step without a decay of the weights, and that decay."""
-        text, precision = self.read_at(gradient, rounding)
-        weights = {name: value.detach() for name, value in text.model.named_parameters()}
-        return without_decay(
-            gradient,
-            weights,
-            [f"{name}.weight" for name in text.first.names if f"{name}.weight" in gradient],
-            text.first.rows,
-            lambda one: text.span(text.first, one, precision).rank,
-            lambda one: text.span(text.first, one, precision).tells,
-        )
 
     def check(self, mechanism: SharedGradient) -> None:
         """One step of SGD."""
