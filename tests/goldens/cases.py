@@ -910,7 +910,7 @@ for _name, _model in _REGRESSORS.items():
 _WRAPPED = {
     "min-max": make_pipeline(MinMaxScaler(), naive_bayes.GaussianNB()),
     "components": make_pipeline(StandardScaler(), PCA(2), TIGHT),
-    "calibrated": CalibratedClassifierCV(naive_bayes.GaussianNB(), cv=4),
+    "calibrated": CalibratedClassifierCV(naive_bayes.GaussianNB(), ensemble=False),
     "one-versus-rest": OneVsRestClassifier(make_pipeline(StandardScaler(), TIGHT)),
     "bagging": ensemble.BaggingClassifier(
         make_pipeline(StandardScaler(), linear.RidgeClassifier()), 4, random_state=0

@@ -32,7 +32,6 @@ from remanence.results.verdict import Verdict
 from remanence.tables.attacks import TreeLeaves, WholeObject
 from remanence.tables.belonging import check_belongs
 from remanence.tables.parts import Part
-from remanence.tables.reading import read_table
 from remanence.tables.rows import codings
 from remanence.tables.sklearn import leave_one_out, table_game
 
@@ -59,7 +58,7 @@ CLASSIFIERS = [
 ]
 REGRESSORS = [
     tree.DecisionTreeRegressor(max_depth=2),
-    tree.DecisionTreeRegressor(criterion="absolute_error", max_depth=4),
+    tree.DecisionTreeRegressor(criterion="absolute_error", max_depth=4, random_state=0),
     ensemble.RandomForestRegressor(4),
     ensemble.GradientBoostingRegressor(n_estimators=4, loss="huber"),
     ensemble.GradientBoostingRegressor(n_estimators=4, loss="quantile"),
@@ -109,7 +108,7 @@ def test_a_model_that_meets_every_label_belongs_to_all_of_its_rows():
     "model",
     [
         CalibratedClassifierCV(neighbors.KNeighborsClassifier(), cv=2),
-        CalibratedClassifierCV(make_pipeline(preprocessing.StandardScaler(), svm.SVC()), cv=3),
+        CalibratedClassifierCV(svm.SVC(), cv=3),
         CalibratedClassifierCV(neighbors.KNeighborsClassifier(), cv=StratifiedKFold(3, shuffle=True)),
         OneVsOneClassifier(neighbors.KNeighborsClassifier()),
         OneVsOneClassifier(svm.SVC()),
@@ -204,25 +203,6 @@ def test_a_table_of_fewer_digits_is_said_to_be_one():
     assert check_belongs(Part("model", scaler, table, None)).inexact == ()
 
 
-@pytest.mark.parametrize("make", [table_game, leave_one_out])
-def test_of_seven_rows_each_is_proven_by_training_again(make):
-    table, labels = PATIENTS[20:27, [2, 3, 8]], SCORE[20:27]
-    result = audit(make(linear.Ridge(alpha=0.5).fit(table, labels), table, labels))
-    assert result.verdict is Verdict.EXPOSED
-    assert result.strongest.proven == 7
-    assert "training with them gives the model again" in result.reason.headline(result.words)
-
-
-def test_nothing_is_proven_by_training_that_draws():
-    table = PATIENTS[:12, :3]
-    model = make_pipeline(preprocessing.StandardScaler(), cluster.KMeans(2, n_init=1, init="random")).fit(
-        table
-    )
-    result = audit(table_game(model, table, None))
-    assert result.strongest.main.successes == 12
-    assert not result.strongest.proven or result.strongest.proven < 12
-
-
 GENUINE = {
     "neighbours": make_pipeline(neighbors.KNeighborsTransformer(), linear.LogisticRegression()),
     "bisecting": cluster.BisectingKMeans(3),
@@ -251,14 +231,6 @@ def test_five_classes_that_were_coded_by_the_alphabet_are_matched():
     table, codes = draw.normal(size=(100, 3)), np.tile(np.arange(5), 20)
     model = linear.LogisticRegression().fit(table, codes)
     assert list(codings(model, words)) == [dict(zip(sorted(set(words)), range(5), strict=True))]
-
-
-def test_a_postcode_keeps_its_zero(tmp_path):
-    file = tmp_path / "people.csv"
-    file.write_text("code,age,rate\n01234,30,0.5\n98765,40,0\n00007,,1.25\n")
-    found = read_table(file)
-    assert found["code"].tolist() == ["01234", "98765", "00007"]
-    assert found["age"].dtype.kind == found["rate"].dtype.kind == "f"
 
 
 @pytest.mark.parametrize("weights", ["balanced", "balanced_subsample"])

@@ -41,14 +41,10 @@ def test_every_record_and_label_comes_back(family, options):
 
 @pytest.mark.parametrize("family", [Logistic(), Multinomial(3)], ids=repr)
 @pytest.mark.parametrize("weights", ["balanced", (1.0, 3.0, 0.5)], ids=str)
-@pytest.mark.parametrize("fit_intercept", [True, False])
-def test_class_weights_do_not_hide_a_record(family, weights, fit_intercept):
+def test_class_weights_do_not_hide_a_record(family, weights):
     weights = weights if weights == "balanced" else weights[: family.classes]
-    data = labelled(family)
-    # Far from the origin the two mirror images of a record without an intercept are told apart.
-    data = Records(data.features + 6, data.labels)
-    mechanism = GLM(family, class_weights=weights, fit_intercept=fit_intercept)
-    assert exposure(mechanism, data, threshold=1e-5).main.rate > (0.99 if fit_intercept else 0.7)
+    mechanism = GLM(family, class_weights=weights)
+    assert exposure(mechanism, labelled(family), threshold=1e-5).main.rate > 0.99
 
 
 def test_record_weights_do_not_hide_a_record():
@@ -146,6 +142,7 @@ def test_noise_on_the_weights_lowers_success():
     [
         (GLM(Gaussian(), fit_intercept=False), "an intercept"),
         (GLM(Tweedie(1.0), fit_intercept=False), "an intercept"),
+        (GLM(Logistic(), fit_intercept=False, class_weights="balanced"), "with weights"),
     ],
     ids=repr,
 )

@@ -11,8 +11,6 @@ from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.cross_decomposition import PLSRegression
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.feature_selection import RFE, SelectFromModel
-from sklearn.model_selection import StratifiedKFold
-from sklearn.multiclass import OneVsOneClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -67,8 +65,7 @@ def test_a_number_that_the_model_recodes_comes_back_in_its_own_unit(model):
 
 
 DEALT = [
-    (CalibratedClassifierCV(make_pipeline(scaled(), linear.LogisticRegression()), cv=3), 80),
-    (OneVsOneClassifier(make_pipeline(scaled(), linear.LogisticRegression())), 80),
+    (CalibratedClassifierCV(make_pipeline(scaled(), linear.LogisticRegression()), ensemble=False), 80),
     (ensemble.BaggingClassifier(naive_bayes.GaussianNB(), 6, random_state=1), 70),
     (
         RFE(
@@ -92,11 +89,6 @@ def test_rows_come_back_from_members_that_saw_some_of_them(model, least):
 def test_a_label_that_only_a_model_inside_a_step_learned_from_comes_back():
     model = make_pipeline(SelectFromModel(linear.Lasso(0.01)), scaled()).fit(NUMBERS, AMOUNT)
     assert came_back(model, NUMBERS, AMOUNT)[1]["label"] > 70
-
-
-def test_splines_give_their_rows():
-    model = make_pipeline(preprocessing.SplineTransformer(), linear.Ridge()).fit(NUMBERS, AMOUNT)
-    assert came_back(model, NUMBERS, AMOUNT)[0] == 80
 
 
 def test_a_rare_category_hides_no_other():
@@ -148,12 +140,11 @@ def test_a_part_that_no_attack_reads_is_named(labels):
 
 
 def test_what_stands_behind_a_target_encoder_is_not_used():
-    columns = [("n", scaled(), ["age"]), ("t", preprocessing.TargetEncoder(cv=StratifiedKFold()), ["region"])]
+    columns = [("n", scaled(), ["age"]), ("t", preprocessing.TargetEncoder(), ["region"])]
     model = make_pipeline(ColumnTransformer(columns), linear.LogisticRegression()).fit(FRAME, WORDS == "ill")
     game = table_game(model, FRAME, WORDS == "ill")
     assert {path.rpartition(".")[2] for path, _ in game.mechanism.fitting.plans} == {
         "n",
         "t",
     }  # before it, and its own mean
-    said = next(caveat.seen for caveat in game.caveats() if caveat.id == "part-not-read")
-    assert "model.logisticregression" in said
+    assert "part-not-confirmed" in {caveat.id for caveat in game.caveats()}

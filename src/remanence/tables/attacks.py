@@ -17,7 +17,7 @@ from remanence.core.references import BALLE_2022, REMANENCE
 from remanence.core.releases import Release
 from remanence.tables.linear import Equations
 from remanence.tables.mechanism import FittedModel
-from remanence.tables.parts import Part, rows_depend_on_labels
+from remanence.tables.parts import Part
 from remanence.tables.recovery import recover
 from remanence.tables.rows import UNKNOWN
 from remanence.tables.statistics import Counts, LabelSum, Published
@@ -48,20 +48,8 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
         given = knowledge.given
         instead = others[:1] if given is None or given.record is None else given.record
         place = len(others) if knowledge.place is None else knowledge.place
-        labels = [instead.labels]
-        if rows_depend_on_labels(mechanism.estimator):  # a reconstruction with the right label is consistent
-            labels = [
-                torch.full_like(instead.labels, code) for code in range(len(mechanism.label.categories))
-            ]
-
-        def reconstruct(_release: Release) -> Reconstruction:
-            found = []
-            for label in labels:
-                table = concatenate([others[:place], replace(instead, labels=label), others[place:]])
-                found.append(self._found(mechanism, table)[place : place + 1])
-            return Reconstruction(max(found, key=lambda each: int((~each.flat.isnan()).sum())))
-
-        return reconstruct
+        table = concatenate([others[:place], instead, others[place:]])
+        return lambda _release: Reconstruction(self._found(mechanism, table)[place : place + 1])
 
     def exposer(
         self, mechanism: FittedModel, data: Records, release: Release

@@ -17,7 +17,7 @@ DUPLICATE_RECORDS = Caveat(
 )
 PART_NOT_CONFIRMED = Caveat(
     "part-not-confirmed",
-    "the training of some part of the model is random, so fitting it again gives another result.",
+    "the training of some part of the model cannot be repeated: it is random, or behind a TargetEncoder.",
     "Whether that part was fitted on this table could not be tested. Nothing that it holds was used.",
     "Fit it with a fixed random_state.",
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -149,10 +148,10 @@ def _first_that_belongs(estimator: Any, features: Any, labels: Any, weights: Any
     from remanence.tables.sklearn import table_game
 
     refused = None
-    for coding, table in itertools.product(codings(estimator, labels), _readings(features)):
+    for coding in codings(estimator, labels):
         try:
             own = labels if coding is None else labels.map(coding).rename(labels.name)
-            game = table_game(estimator, table, own, weights)
+            game = table_game(estimator, features, own, weights)
             game.fits()
         except (MisfitError, InputError) as error:
             refused = refused or error
@@ -163,15 +162,6 @@ def _first_that_belongs(estimator: Any, features: Any, labels: Any, weights: Any
         return game
     assert refused is not None
     raise refused
-
-
-def _readings(features: Any) -> Iterator[Any]:
-    """The columns unchanged, and with codes such as 01234 as numbers: a file does not say which the model read."""
-    yield features
-    words = features.select_dtypes(exclude="number")
-    codes = [name for name in words if words[name].astype(str).str.fullmatch(r"\d+").all()]
-    if codes:
-        yield features.assign(**{name: features[name].astype(int) for name in codes})
 
 
 def columns_named(names: str | None, columns: Sequence[Any], option: str) -> list[str]:

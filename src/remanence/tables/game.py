@@ -37,8 +37,6 @@ _SHOWN = 30  # reconstructions in a gallery
 _AT_ONCE = 32  # records in a unit, where each is attacked on its own
 _NUMBERS_AT_ONCE = 2**20  # of records that are compared with reconstructions
 _COPIED = 16  # times as many numbers may be copied
-_SAME_MODEL = 1e-3  # of what another record in its place changes
-_FEW = 30  # records: of these, the model is trained again with each that was recovered
 _LOOKED_AT = 8  # records of a pass over all that are attacked on their own too
 
 
@@ -89,9 +87,6 @@ class LeaveOneOut(AnyGame[MechanismT]):
     def words(self) -> Words:
         """Trials are records of the table, by their positions."""
         less = "Release less. Answers instead of weights, or fewer columns, give an attack less to work with."
-        because = self.mechanism.held_because
-        if self._recomputes:
-            because += ", or training with them gives the model again"
         counts, tests = "", ()
         if self.tests_more:
             close = (
@@ -99,6 +94,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
             )
             counts = f"A column counts if it is right: {close}. A record counts if all of its columns do."
             tests = ("attribute inference",)
+        because = self.mechanism.held_because
         return Words("recovered", "records", because, counts=counts, less=less, tests=tests, by_record=True)
 
     @property
@@ -216,7 +212,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
             others = (chosen + shift) % count
             guess, without = self._one_by_one(prepared, chosen, others, draws)
             outcome = self._held_against(prepared, chosen, others, guess, without, shows=unit.shows)
-            return self._with_facts(attack, outcome, chosen, others, guess)
+            return self._with_facts(attack, outcome, chosen)
         find = _finder(attack, self.mechanism, self.data, prepared.release)
         parts = chosen.split(self._rows)  # a reconstruction is as large as the record
         found = (
@@ -225,56 +221,19 @@ class LeaveOneOut(AnyGame[MechanismT]):
         )
         outcome = Outcome.of(gather(found, len(chosen)))
         self._require_blind(prepared, chosen, outcome.main, draws)
-        few = find(chosen) if self._recomputes else None
-        return self._with_facts(attack, outcome, chosen, (chosen + shift) % count, few)
+        return self._with_facts(attack, outcome, chosen)
 
-    def _with_facts(
-        self, attack: Attack, outcome: Outcome, chosen: Tensor, others: Tensor, guess: Reconstruction | None
-    ) -> Outcome:
-        """Stored rows are facts; in a small table, so are rows with which retraining gives the same release."""
-        held, met = self.mechanism.held_rows(self.data), outcome.main.succeeded[:, 0].cpu()
-        proven = None
-        if held is not None:
-            proven = held[chosen] & met
-            model, read = self.mechanism, None
-            if isinstance(attack, FromObject) and isinstance(model, FittedModel):
-                read = attack.read_off(model, self.data)
-            if read is not None:
-                whole = self.criterion.compare(self.data[chosen[:, None]], read[chosen]).succeeded[:, 0]
-                proven |= held[chosen] & whole
-        if guess is not None and self._recomputes:
-            again = torch.zeros_like(met)
-            for place in met.nonzero()[:, 0].tolist():
-                record, stranger = int(chosen[place]), self.data[others[place : place + 1]]
-                again[place] = self._gives_again(record, guess.records[place, :1], stranger)
-            proven = again if proven is None else again | proven
-        return outcome if proven is None else replace(outcome, proven=proven)
-
-    @property
-    def _recomputes(self) -> bool:
-        """Whether there are too few records for an interval to decide, and the model can be retrained."""
-        return self.fitting is not None and len(self.data) <= _FEW and self.data.weights is None
-
-    def _gives_again(self, place: int, guess: Records, stranger: Records) -> bool:
-        """Whether retraining with this guess in the record's place gives the same model, and with a stranger does not.
-
-        A thousandth of what the stranger changes is allowed for: reconstructions are not exact to the last bit.
-        """
-        own = self.data.labels[place : place + 1].to(guess.labels.dtype)
-        guess = replace(guess, labels=guess.labels.where(~guess.labels.isnan(), own))
-        with_guess, with_stranger = (self._off(place, record) for record in (guess, stranger))
-        return 0 < with_stranger < torch.inf and with_guess <= _SAME_MODEL * with_stranger
-
-    def _off(self, place: int, record: Records) -> float:
-        """How far the model is from the one that training with another record in that place gives."""
-        assert self.release is not None
-        data = concatenate([self.data[:place], record, self.data[place + 1 :]])
-        try:
-            again = self.mechanism.release(data[:-1], data[-1:][None], torch.Generator())
-            pairs = [(tensor, again[name]) for name, tensor in self.release.tensors.items()]
-            return float(torch.stack([(one - other).norm() for one, other in pairs]).norm())
-        except Exception:  # noqa: BLE001 - a record with which it cannot be trained explains nothing
-            return torch.inf
+    def _with_facts(self, attack: Attack, outcome: Outcome, chosen: Tensor) -> Outcome:
+        """Stored rows are facts."""
+        held, model, read = self.mechanism.held_rows(self.data), self.mechanism, None
+        if held is None:
+            return outcome
+        met = outcome.main.succeeded[:, 0].cpu()
+        if isinstance(attack, FromObject) and isinstance(model, FittedModel):
+            read = attack.read_off(model, self.data)
+        if read is not None:
+            met = met | self.criterion.compare(self.data[chosen[:, None]], read[chosen]).succeeded[:, 0]
+        return replace(outcome, proven=held[chosen] & met)
 
     def _held_against(
         self,

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn import linear_model as linear
-from sklearn.svm import LinearSVC
 
 from remanence.core.checks import one_of, shaped
 from remanence.core.exceptions import InputError, RemanenceError
@@ -26,7 +25,6 @@ from remanence.tables.glm.families import (
     Indicators,
     Logistic,
     Multinomial,
-    SquaredHinge,
     Tweedie,
 )
 from remanence.tables.glm.model import GLM
@@ -196,24 +194,6 @@ def _indicators(model: Any, _total: float) -> GLM:
     )
 
 
-def _margin(model: LinearSVC, _total: float) -> GLM:
-    if (model.penalty, model.loss, model.multi_class) != ("l2", "squared_hinge", "ovr"):
-        raise InputError(
-            "How strongly a record on the margin pulls is not determined by this loss and penalty.",
-            needs="loss='squared_hinge', penalty='l2' and multi_class='ovr', the defaults",
-            got=f"loss={model.loss!r}, penalty={model.penalty!r}, multi_class={model.multi_class!r}",
-            hint="audit a fit with the defaults; or SVC(kernel='linear'), which holds its support vectors",
-        )
-    return GLM(
-        SquaredHinge(len(model.classes_)),
-        penalty=1 / model.C,
-        fit_intercept=model.fit_intercept,
-        intercept_penalty=1 / model.C / model.intercept_scaling**2 if model.fit_intercept else 0.0,
-        class_weights=_class_weights(model),
-        tolerance=model.tol,
-    )
-
-
 def _tweedie(model: Any, total: float) -> GLM:
     powers = {linear.PoissonRegressor: 1.0, linear.GammaRegressor: 2.0}
     power = next(
@@ -239,7 +219,6 @@ def _tweedie(model: Any, total: float) -> GLM:
 _DESCRIPTIONS: tuple[tuple[Any, Callable[[Any, float], GLM]], ...] = (
     (linear.LogisticRegression, _logistic),  # and LogisticRegressionCV, which derives from it
     ((linear.RidgeClassifier, linear.RidgeClassifierCV), _indicators),
-    (LinearSVC, _margin),
     ((linear.PoissonRegressor, linear.GammaRegressor, linear.TweedieRegressor), _tweedie),
     (
         (

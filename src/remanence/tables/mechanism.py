@@ -61,7 +61,7 @@ class Fitting:
             (
                 part.path,
                 _holds_numbers(part),
-                [plan for look in _LOOKS if not part.circular for plan in look(part)],
+                [plan for look in _LOOKS for plan in look(part)],
             )
             for part in self.whole.innermost()
             if part.path in self.belonging.confirmed

@@ -7,8 +7,6 @@ which rows and labels their members saw.
 from __future__ import annotations
 
 import contextlib
-import itertools
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
-from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.ensemble import (
@@ -29,8 +26,7 @@ from sklearn.ensemble import (
 )
 from sklearn.feature_selection import RFE
 from sklearn.linear_model import RANSACRegressor
-from sklearn.model_selection import StratifiedKFold, check_cv
-from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import TargetEncoder
 from sklearn.utils import _safe_indexing, get_tags
@@ -128,12 +124,10 @@ class Part:
     weights: np.ndarray | None = None
     rows: np.ndarray | None = None  # their numbers in the object's own table; None: all of them
     sparse: Any = None  # the sparse matrix that it was fitted on, for which some solvers take other steps
-    circular: bool = False  # whether, behind a TargetEncoder, every row depends on every other's label
     drawn: bool = False  # whether the weights are how often each row was drawn, which the object publishes
     outer_rows: np.ndarray | None = None
     outer_columns: Any = None
     back: Callable[[np.ndarray], np.ndarray] | None = None  # from its labels to the outer ones
-    by_label: bool = False  # whether the labels decide which rows it saw
 
     @property
     def times(self) -> np.ndarray | None:
@@ -170,16 +164,15 @@ class Part:
 
     def steps(self) -> list[Part]:
         """The steps of a pipeline, each with the table that the steps in front of it give."""
-        found, features, sparse, circular = [], self.features, self.sparse, self.circular
+        found, features, sparse = [], self.features, self.sparse
         *before, (name, last) = self.estimator.steps
         for called, step in before:
             path = f"{self.path}.{called}"
-            found.append(Part(path, step, features, self.labels, None, self.rows, sparse, circular))
-            circular = circular or any(isinstance(inner, TargetEncoder) for inner in _all_steps(step))
-            behind = _behind(step, features, self.labels)
+            found.append(Part(path, step, features, self.labels, None, self.rows, sparse))
+            behind = _behind(step, features)
             sparse, features = behind if hasattr(behind, "toarray") else None, _dense(behind)
         path = f"{self.path}.{name}"
-        return [*found, Part(path, last, features, self.labels, self.weights, self.rows, sparse, circular)]
+        return [*found, Part(path, last, features, self.labels, self.weights, self.rows, sparse)]
 
     def members(self) -> list[Part] | None:
         """The estimators side by side inside this one, if it is certain what each saw; None if it has no members."""
@@ -198,7 +191,6 @@ class Part:
         rows: np.ndarray | None = None,
         columns: Any = None,
         back: Callable[[np.ndarray], np.ndarray] | None = None,
-        by_label: bool = False,
         drawn: bool = False,
     ) -> Part:
         """An estimator inside this one that saw these rows and columns of its table."""
@@ -220,12 +212,10 @@ class Part:
             weights,
             own,
             sparse,
-            self.circular,
             drawn,
             rows,
             columns,
             back,
-            by_label,
         )
 
     def columns_read(self) -> np.ndarray:
@@ -243,12 +233,6 @@ class Part:
 def is_a(held: Any, *kinds: type) -> bool:
     """`isinstance`, for type checkers with incomplete knowledge of scikit-learn's attributes."""
     return isinstance(held, kinds)
-
-
-def rows_depend_on_labels(estimator: Any) -> bool:
-    """Whether some estimator inside was fitted on rows chosen by their labels."""
-    held = [estimator, *estimator.get_params().values()]
-    return any(is_a(each, CalibratedClassifierCV, OneVsOneClassifier) for each in held)
 
 
 def _members_of(part: Part) -> list[Part] | None:
@@ -274,11 +258,11 @@ def _members_of(part: Part) -> list[Part] | None:
             if not is_a(member, str)
         ]
     if is_a(estimator, CalibratedClassifierCV):
-        return _calibrated(part)
+        (first, *others), name = estimator.calibrated_classifiers_, "calibrated_classifiers_[0]"
+        # Of several, the labels decide which rows each saw.
+        return None if others else [part.member(name, first.estimator, labels, weights)]
     if is_a(estimator, OneVsRestClassifier):
         return _one_against_rest(part)
-    if is_a(estimator, OneVsOneClassifier):
-        return _one_against_one(part)
     if is_a(estimator, TransformedTargetRegressor):
         coder = estimator.transformer_
         seen = None if labels is None else _through(coder.transform)(labels)
@@ -320,19 +304,6 @@ def _one_against_rest(part: Part) -> list[Part]:
     return found
 
 
-def _one_against_one(part: Part) -> list[Part] | None:
-    """One problem for each pair of classes, on the rows that are of either."""
-    estimator, labels = part.estimator, part.labels
-    if labels is None or estimator.pairwise_indices_ is not None:
-        return None
-    pairs, found = itertools.combinations(np.asarray(estimator.classes_).tolist(), 2), []
-    for member, (first, second) in zip(estimator.estimators_, pairs, strict=True):
-        rows = np.flatnonzero((labels == first) | (labels == second))
-        own, back = (labels[rows] == second).astype(int), _names([first, second])
-        found.append(part.member(f"{first}-{second}", member, own, rows=rows, back=back, by_label=True))
-    return found
-
-
 # Wrappers whose one member was fitted on the whole table, not on columns or rows that the wrapper chose.
 _SAW_ALL = {
     "FrozenEstimator": "estimator",
@@ -358,22 +329,6 @@ def _bagged(part: Part) -> list[Part] | None:
             found.append(part.member(str(number), member, labels, times, drawn=True, **how))
         else:
             found.append(part.member(str(number), member, labels[rows], rows=rows, **how))
-    return found
-
-
-def _calibrated(part: Part) -> list[Part] | None:
-    members = [getattr(each, "estimator", None) for each in part.estimator.calibrated_classifiers_]
-    if len(members) == 1:
-        return [part.member("calibrated_classifiers_[0]", members[0], part.labels, part.weights)]
-    if part.labels is None or part.features is None or part.weights is not None:
-        return None
-    folds: Any = check_cv(part.estimator.cv, part.labels, classifier=True)
-    if getattr(folds, "shuffle", False) and not isinstance(getattr(folds, "random_state", None), int):
-        return None  # which rows each member saw is unknown
-    stratified, found = is_a(folds, StratifiedKFold), []
-    for number, (rows, _) in enumerate(folds.split(part.features, part.labels)):
-        own, name = np.asarray(part.labels)[rows], f"calibrated_classifiers_[{number}]"
-        found.append(part.member(name, members[number], own, rows=rows, by_label=stratified))
     return found
 
 
@@ -414,16 +369,14 @@ def final_estimator(estimator: Any) -> Any:
 
 def transformed(step: Any, features: Any) -> Any:
     """The output of a step that needs no labels."""
-    return _dense(_behind(step, features, None))
+    return _dense(_behind(step, features))
 
 
-def _behind(step: Any, features: Any, labels: np.ndarray | None) -> Any:
+def _behind(step: Any, features: Any) -> Any:
     if features is None or step is None or isinstance(step, str):
         return features
     if any(isinstance(inner, TargetEncoder) for inner in _all_steps(step)):
-        # It encodes its training rows by folds, which may be random.
-        first, second = (_fitted_transform(step, features, labels) for _ in range(2))
-        return first if np.array_equal(np.asarray(first), np.asarray(second)) else None
+        return None  # fit() encoded each row by the labels of a part of the others
     needs, hint = (
         "a table with no other words and gaps than the training table",
         "the table as passed to fit()",
@@ -440,13 +393,6 @@ def spared(estimator: Any, features: Any) -> Any:
         value is False and name.split("__")[-1] in ("copy", "copy_X") for name, value in settings.items()
     )
     return features.copy() if writes else features
-
-
-def _fitted_transform(step: Any, features: Any, labels: np.ndarray | None) -> Any:
-    fresh: Any = clone(step)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return _dense(fresh.fit_transform(features, labels))
 
 
 def _dense(table: Any) -> Any:

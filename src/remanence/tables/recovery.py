@@ -7,7 +7,7 @@ follows from the part and the other rows alone.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -69,8 +69,6 @@ def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
     if hasattr(step, "get_support"):
         nothing[:, step.get_support()] = after
         return nothing
-    if isinstance(step, preprocessing.SplineTransformer):
-        return _from_splines(step, as_numbers(after), columns)
     return _inverted(step, as_numbers(after), before)
 
 
@@ -90,20 +88,6 @@ def _inverted(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
         return found
     right = same.mean(0) > 0.5
     found[:, right] = as_values(own[:, right])
-    return found
-
-
-def _from_splines(step: preprocessing.SplineTransformer, after: np.ndarray, columns: int) -> np.ndarray:
-    """x = Σ ξ·B(x) between the outer knots, where ξ is the mean of the knots within a spline (Marsden's identity)."""
-    found = np.full((len(after), columns), UNKNOWN, dtype=object)
-    if not step.include_bias or step.degree < 1 or step.extrapolation == "periodic":
-        return found
-    splines: Any = step.bsplines_
-    width = after.shape[1] // columns
-    for column, spline in enumerate(splines):
-        knots = np.asarray(spline.t)
-        sites = np.array([knots[i + 1 : i + 1 + step.degree].mean() for i in range(width)])
-        found[:, column] = as_values(after[:, column * width : (column + 1) * width] @ sites)
     return found
 
 
@@ -197,17 +181,11 @@ def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clu
         if after is not None:
             found = Clue(fill(found.values, backwards(part.estimator, after, part.features)), found.labels)
         return found
-    slices, split = _slices(part.estimator, part.features) if after is not None else {}, []
+    slices = _slices(part.estimator, part.features) if after is not None else {}
     for member in members:
         own = slices.get(member.path.removeprefix(f"{part.path}."))
         behind = None if after is None or own is None else after[:, own]
-        clue = _widened(part, member, recover(member, behind, plans))
-        if member.by_label:
-            split.append(clue)
-            clue = _stored_in_some(part, member, plans)
-        found = found.filled(clue)
-    if split:
-        found = found.filled(Clue(_agreed([c.values for c in split]), _agreed([c.labels for c in split])))
+        found = found.filled(_widened(part, member, recover(member, behind, plans)))
     return found
 
 
@@ -221,30 +199,6 @@ def _widened(part: Part, member: Part, clue: Clue) -> Clue:
     if said.any():
         wide.labels[held[said]] = clue.labels[said] if member.back is None else member.back(clue.labels[said])
     return wide
-
-
-def _stored_in_some(part: Part, member: Part, plans: dict[str, list]) -> Clue:
-    """Rows stored in a member, whichever rows it saw: a stored row that differs from all other rows of the table."""
-    held = {
-        each: [replace(plan, of_some=True) for plan in own if hasattr(plan, "of_some")]
-        for each, own in plans.items()
-        if each == member.path or each.startswith(f"{member.path}.")
-    }
-    if not any(held.values()):
-        return Clue.nothing(*part.features.shape)
-    name = member.path.removeprefix(f"{part.path}.")
-    whole = part.member(name, member.estimator, None, columns=member.outer_columns, back=member.back)
-    return _widened(part, whole, recover(whole, None, held))
-
-
-def _agreed(said: list[np.ndarray]) -> np.ndarray:
-    """Values on which at least two agree and none differs: with a wrong label, each describes another row."""
-    found = np.full(said[0].shape, UNKNOWN, dtype=object)
-    for place in np.ndindex(found.shape):
-        values = [each[place] for each in said if each[place] is not UNKNOWN]
-        if len(values) > 1 and all(alike(values[0], other) for other in values[1:]):
-            found[place] = values[0]
-    return found
 
 
 def _through_steps(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:

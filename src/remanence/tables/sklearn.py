@@ -217,10 +217,11 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
 
 def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray) -> None:
     width = matrix.shape[1] + mechanism.fit_intercept
-    if not mechanism.fit_intercept and not mechanism.family.classes:
+    weighted = mechanism.class_weights is not None
+    if not mechanism.fit_intercept and (not mechanism.family.classes or weighted):
         raise InputError(
             "Without an intercept the equations give a record only up to a factor.",
-            needs="an intercept, or classes",
+            needs="an intercept, or classes that weigh the same",
             got=f"{type(model).__name__} with fit_intercept=False",
             hint="audit a fit with an intercept; this one is not safe, only harder to read",
         )

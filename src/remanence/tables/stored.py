@@ -32,7 +32,6 @@ class StoredRows:
     labels: Mapping[bytes, Any]  # of the stored rows, where the object holds these too
     rows: np.ndarray  # their numbers in the object's own table
     alone: bool = False  # whether the adversary knows no other row
-    of_some: bool = False  # whether labels chose the rows of the table that could be stored
     among_others: bool = False  # whether it holds other rows, too: only the owner knows which are which
 
     def clue(self, part: Part) -> Clue:
@@ -46,7 +45,7 @@ class StoredRows:
             return clue
         if self.among_others:
             return clue
-        for row, found in _unexplained(self.keys, keys, counted=not self.of_some):
+        for row, found in _unexplained(self.keys, keys, counted=True):
             clue.values[row] = _plain(np.frombuffer(found))
             clue.labels[row] = self.labels.get(found, UNKNOWN)
         return clue

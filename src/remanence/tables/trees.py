@@ -7,7 +7,6 @@ one of the two neighbours. Its value is twice the threshold minus the other's: e
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -112,7 +111,6 @@ class _Grown:
     weights: np.ndarray  # (rows,), 0 for rows that it never saw
     targets: np.ndarray | None  # (rows, outputs), whose means its nodes hold; None if unknown
     leaves_hold_means: bool = True  # in boosting, leaves hold steps
-    medians: bool = False  # whether its nodes hold medians of the targets
     labels: np.ndarray | None = None  # for growing it again from its own seed
 
 
@@ -158,9 +156,8 @@ def _grown(part: Part, table: np.ndarray) -> Iterator[_Grown]:
         elif getattr(model, "class_weight", None) == "balanced_subsample" and labels is not None:
             drawn = np.repeat(np.arange(len(labels)), weights)
             weights = weights * compute_sample_weight("balanced", labels, indices=drawn)
-        medians = getattr(model, "criterion", "") == "absolute_error"
         again = coded if isinstance(model, _FORESTS) else None
-        yield _Grown(tree, np.asarray(weights, dtype=np.float64), targets, medians=medians, labels=again)
+        yield _Grown(tree, np.asarray(weights, dtype=np.float64), targets, labels=again)
 
 
 def _targets(model: Any, labels: np.ndarray | None) -> np.ndarray | None:
@@ -168,7 +165,7 @@ def _targets(model: Any, labels: np.ndarray | None) -> np.ndarray | None:
         return None
     if hasattr(model, "classes_"):
         return (labels[:, None] == model.classes_).astype(np.float64)
-    means = getattr(model, "criterion", "") in ("squared_error", "friedman_mse", "poisson", "absolute_error")
+    means = getattr(model, "criterion", "") in ("squared_error", "friedman_mse", "poisson")
     return labels.astype(np.float64)[:, None] if means else None
 
 
@@ -228,8 +225,6 @@ def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
         targets = grown.targets[seen]
         held = np.maximum(total, 1e-300)[:, None]
         means = paths.T @ (own[:, None] * targets) / held
-        if grown.medians:
-            means = _medians(paths, own, targets)
         checked = np.ones(len(total), dtype=bool) if grown.leaves_hold_means else inner
         off = np.abs(means - structure.value[:, 0, :]).max(1)
         wrong |= checked & (off > _ALIKE * max(1.0, float(np.abs(targets).max(initial=0.0))))
@@ -242,21 +237,6 @@ def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
         for node in np.flatnonzero(inner).tolist():
             wrong[node] |= not _splits(structure, paths, table[seen], node)
     return wrong
-
-
-def _medians(paths: Any, weights: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """The weighted median of the targets in each node."""
-    found = []
-    for start, end in itertools.pairwise(paths.indptr.tolist()):
-        rows = paths.indices[start:end]
-        if not len(rows):
-            found.append(np.inf)
-            continue
-        order = rows[targets[rows, 0].argsort()]
-        total = weights[order].cumsum()
-        low, high = np.searchsorted(total, total[-1] / 2), np.searchsorted(total, total[-1] / 2, side="right")
-        found.append((targets[order[low], 0] + targets[order[min(high, len(order) - 1)], 0]) / 2)
-    return np.array(found)[:, None]
 
 
 def _splits(structure: Any, paths: Any, table: np.ndarray, node: int) -> bool:

@@ -133,20 +133,20 @@ def solve(
     """
     if mechanism.class_weights != "balanced":
         weights = mechanism.fixed_class_weights(release["coefficient"].device)
-        return _solve_at(mechanism, release, known, gradient_of_known(weights), weights)[0]
+        return _solve_at(mechanism, release, known, gradient_of_known(weights), weights)
     assert known.counts is not None
-    attempts, doubts = [], []
+    attempts, misfits = [], []
     for label in range(mechanism.family.classes):
         counts = known.counts.clone()
         counts[..., label] += 1
         impossible = (counts == 0).any(-1)  # all classes were there when the model was trained
         weights = balanced_weights(counts.clamp(min=1))
-        attempt, doubt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights, label)
+        attempt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights)
         # A solution that contradicts the label it was solved for does not count.
         wrong = (attempt.records.labels[:, 0] != label) | impossible
         attempts.append(attempt)
-        doubts.append(doubt.masked_fill(wrong, torch.inf))
-    best = torch.stack(doubts).argmin(0)
+        misfits.append(attempt.diagnostics["misfit"].masked_fill(wrong, torch.inf))
+    best = torch.stack(misfits).argmin(0)
     return joined(attempts).take(best * len(best) + torch.arange(len(best), device=best.device))
 
 
@@ -156,11 +156,8 @@ def _solve_at(
     known: KnownRecords,
     gradient: Tensor,
     class_weights: Tensor | None,
-    only_label: int | None = None,
-) -> tuple[Reconstruction, Tensor]:
-    """The record, and how doubtful it is, `(trials,)`: of several labels, the least doubtful is the likeliest."""
+) -> Reconstruction:
     left_over = gradient + mechanism.penalty_gradient(release)  # −w r (1, x): (trials, outputs, 1 + features)
-    distance = None
     if mechanism.fit_intercept:
         # Every output has its own −w r_k (1, x). Their best common x under equal noise is the leading
         # right singular vector; the leading left one says how to add them up.
@@ -170,9 +167,7 @@ def _solve_at(
         features, strength = mixed[:, 1:] / mixed[:, :1], mixed[:, 0].abs()
         residual = -left_over[..., 0]
     else:
-        features, residual, distance = _without_intercept(
-            mechanism, release, left_over[..., 1:], known, class_weights, only_label
-        )
+        features, residual = _without_intercept(mechanism, release, left_over[..., 1:], known)
         strength = residual.norm(dim=1)
     guess = Records(features.unsqueeze(1), torch.zeros_like(features[:, :1]))
     predictor = mechanism.predictor(guess, release)  # (trials, outputs, 1)
@@ -184,24 +179,13 @@ def _solve_at(
     size = ((features - known.mean) / known.scale).norm(dim=1)
     sensitivity = (1 + size.square()).sqrt() / (strength * size)
     diagnostics = {"residual": residual.norm(dim=1), "misfit": misfit}
-    found = Reconstruction(Records(guess.features, labels), sensitivity, diagnostics)
-    # Without an intercept every label has a solution that fits; only the known records tell them apart.
-    return found, misfit if distance is None else distance
+    return Reconstruction(Records(guess.features, labels), sensitivity, diagnostics)
 
 
 def _without_intercept(
-    mechanism: GLM,
-    release: Release,
-    left_over: Tensor,
-    known: KnownRecords,
-    class_weights: Tensor | None,
-    only_label: int | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Features `(trials, features)` and weighted residuals `(trials, outputs)` of the missing record.
-
-    Last comes its distance from the known records of its class, infinite where nothing was found.
-    `only_label` rules out the other labels.
-    """
+    mechanism: GLM, release: Release, left_over: Tensor, known: KnownRecords
+) -> tuple[Tensor, Tensor]:
+    """Features `(trials, features)` and residuals `(trials, outputs)` of the missing record."""
     trials, outputs, _ = left_over.shape
     left, sizes, right = torch.linalg.svd(left_over, full_matrices=False)
     direction, mixing = right[:, 0] * sizes[:, :1], left[..., 0]
@@ -218,15 +202,10 @@ def _without_intercept(
     best_distance = left_over.new_full((trials,), torch.inf)
     best_tau = torch.ones_like(best_distance)
     for labels, sign in hypotheses:
-        allowed = torch.ones_like(labels, dtype=torch.bool) if only_label is None else labels == only_label
-        weight = torch.ones_like(sign)
-        if class_weights is not None:
-            weight = class_weights.expand(trials, -1).gather(1, labels[:, None])[:, 0]
-
-        residual = partial(_residual, mechanism, release, direction, labels, weight)
+        residual = partial(_residual, mechanism, release, direction, labels)
         gap = partial(_gap, residual, mixing)
         magnitudes = torch.logspace(-7, 0.2, _GRID, dtype=torch.float64, device=left_over.device)
-        grid = magnitudes * (sign * weight).unsqueeze(1)
+        grid = magnitudes * sign.unsqueeze(1)
         values = gap(grid)
         crossing = values[:, 1:].sign() != values[:, :-1].sign()
         rank = crossing.cumsum(1)
@@ -239,19 +218,16 @@ def _without_intercept(
             found, wanted = residual(tau)[..., 0], -tau * mixing
             misfit = (found - wanted).norm(dim=1) / wanted.norm(dim=1)
             distance = known.distance(direction / tau, labels)
-            usable = allowed & exists & (misfit < _ACCEPTED_MISFIT) & (distance < best_distance)
+            usable = exists & (misfit < _ACCEPTED_MISFIT) & (distance < best_distance)
             best_distance = distance.where(usable, best_distance)
             best_tau = tau[:, 0].where(usable, best_tau)
-    return direction / best_tau.unsqueeze(1), -best_tau.unsqueeze(1) * mixing, best_distance
+    return direction / best_tau.unsqueeze(1), -best_tau.unsqueeze(1) * mixing
 
 
-def _residual(
-    mechanism: GLM, release: Release, direction: Tensor, labels: Tensor, weight: Tensor, tau: Tensor
-) -> Tensor:
+def _residual(mechanism: GLM, release: Release, direction: Tensor, labels: Tensor, tau: Tensor) -> Tensor:
     """What the records direction / τ with these labels leave in the gradient, `(trials, outputs, points)`."""
     guesses = Records(direction.unsqueeze(1) / tau.unsqueeze(-1), labels[:, None].expand_as(tau))
-    own = mechanism.family.residual(mechanism.predictor(guesses, release), guesses.labels)
-    return own * weight[:, None, None]
+    return mechanism.family.residual(mechanism.predictor(guesses, release), guesses.labels)
 
 
 def _gap(residual: Callable[[Tensor], Tensor], mixing: Tensor, tau: Tensor) -> Tensor:
@@ -289,10 +265,10 @@ class ClosedForm(ExposesInParts[GLM], Attack[Weights]):
         if not isinstance(mechanism, GLM) or known is None:
             raise self.refusal(got=knowledge, hint=_INSTEAD)
         mechanism.check_weights(known)
-        weighted = known.weights is not None
+        weighted = known.weights is not None or mechanism.class_weights is not None
         if not mechanism.fit_intercept and (not mechanism.family.classes or weighted):
             raise self.refusal(
-                needs="an intercept, or classes and no record weights: without one, x is known up to a "
+                needs="an intercept, or classes and no weights: without one, x is known up to a "
                 "scale that depends on the label and the weight",
                 got=f"{mechanism.family.name} without an intercept" + (", with weights" if weighted else ""),
                 hint=_INSTEAD,
