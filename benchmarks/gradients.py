@@ -3,6 +3,7 @@
 python benchmarks/gradients.py exact --cifar cifar10.npz --retina retinamnist.npz      # (d-512-K), batch 8
 python benchmarks/gradients.py low-rank --cifar cifar10.npz --device cuda              # whole batches of 16 and more
 python benchmarks/gradients.py matching --cifar cifar10.npz --retina retinamnist.npz   # beside DLG and Inverting
+python benchmarks/gradients.py angle                                                   # a step of Inverting, two ways
 python benchmarks/gradients.py hybrid --cifar cifar10.npz --device cuda                # LeNet-5, AlexNet, VGG-13 shapes
 """
 
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 from torch.nn.functional import cross_entropy, interpolate
 
 from remanence import (
@@ -30,7 +33,7 @@ from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import reconstruct
 from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 from remanence_papers.gradients.hybrid import hybrid_attack
-from remanence_papers.gradients.matching import DLG, InvertingGradients
+from remanence_papers.gradients.matching import DLG, InvertingGradients, dense_angle
 from remanence_papers.pan_convolutional import NETWORKS
 from remanence_papers.picture_quality import Quality, quality
 
@@ -199,6 +202,44 @@ def matching(options: argparse.Namespace) -> None:
             )
 
 
+def angle(options: argparse.Namespace) -> None:
+    """A step's work of Inverting on (2352-512-5): the angle from slopes and inputs, or from gradients as they are."""
+    network = nn.Sequential(nn.Linear(2352, 512), nn.ReLU(), nn.Linear(512, 5)).to(options.device)
+    mechanism = SharedGradient(network, (2352,))
+    for problems in (5, 40):
+        x = torch.randn(problems, 8, 2352, device=options.device)
+        labels = torch.randint(5, (problems, 8), device=options.device)
+        seen = vmap(grad_of(mechanism))(x.roll(1, 0), labels.roll(1, 0))
+        x.requires_grad_()
+        ways = {
+            "gradients": lambda x=x, y=labels, seen=seen: cosine(vmap(grad_of(mechanism))(x, y), seen),
+            "slopes and inputs": lambda x=x, y=labels, seen=seen: dense_angle(
+                network, mechanism.parameters, x, y, seen
+            ),
+        }
+        spent = {}
+        for name, value in ways.items():
+            seconds = []
+            for _ in range(6):  # the first loads libraries
+                started = time.process_time() if options.device == "cpu" else time.perf_counter()
+                torch.autograd.grad(value().sum(), x)[0].sum().item()
+                seconds.append(
+                    (time.process_time() if options.device == "cpu" else time.perf_counter()) - started
+                )
+            spent[name] = float(np.median(seconds[1:]))
+        ratio = spent["gradients"] / spent["slopes and inputs"]
+        print(f"{problems} batches of 8: {spent}, {ratio:.1f} times", flush=True)
+
+
+def grad_of(mechanism: SharedGradient) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
+    return lambda x, labels: mechanism.update(mechanism.parameters, x, labels)
+
+
+def cosine(found: dict[str, Tensor], seen: dict[str, Tensor]) -> Tensor:
+    one, other = (torch.cat([tensors[name].flatten(1) for name in seen], 1) for tensors in (found, seen))
+    return nn.functional.cosine_similarity(one, other)
+
+
 def hybrid(options: argparse.Namespace) -> None:
     """Pictures upsampled to 224 × 224 as in the paper; its data sets (ImageNet, ISIC, FaceScrub) are not to be had."""
     data = pictures(options.cifar, "xte", "yte")
@@ -233,7 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["exact", "low-rank", "matching", "hybrid"])
+    parser.add_argument("what", choices=["exact", "low-rank", "matching", "angle", "hybrid"])
     parser.add_argument("--cifar", type=Path, default=Path("cifar10.npz"))
     parser.add_argument("--retina", type=Path, default=Path("retinamnist.npz"))
     parser.add_argument("--batches", type=int, default=10)
@@ -241,7 +282,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    commands = {"exact": exact, "low-rank": low_rank, "matching": matching, "hybrid": hybrid}
+    commands = {"exact": exact, "low-rank": low_rank, "matching": matching, "angle": angle, "hybrid": hybrid}
     commands[options.what](options)
 
 

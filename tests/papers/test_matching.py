@@ -1,7 +1,10 @@
 """Gradient matching: problems with one answer, labels, local steps, and an optimiser per problem."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch.func import vmap
 
 from conftest import gradient_game, relu_network
 from remanence import Records, SharedGradient, play
@@ -10,7 +13,9 @@ from remanence_papers.gradients.matching import (
     IDLG,
     InvertingGradients,
     Matching,
+    dense_angle,
     infer_labels,
+    is_plain_dense,
     lbfgs,
     match_gradients,
 )
@@ -74,6 +79,37 @@ def test_the_angle_ignores_the_size_of_the_gradient():
     # The angle leaves some freedom, but it must point at the input: far closer than an unrelated vector would be.
     cosine = torch.nn.functional.cosine_similarity(found[0].inputs, inputs, dim=-1)
     assert (cosine > 0.9).all()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_angle_of_dense_layers_is_that_of_their_gradients(bias):
+    torch.manual_seed(0)
+    layers = [
+        torch.nn.Linear(12, 9, bias=bias),
+        torch.nn.ReLU(),
+        torch.nn.Identity(),
+        torch.nn.Linear(9, 5, bias=bias),
+    ]
+    mechanism = SharedGradient(torch.nn.Sequential(*layers).double(), (12,))
+    assert is_plain_dense(mechanism)
+    assert not is_plain_dense(replace(mechanism, max_grad_norm=1.0))
+    assert not is_plain_dense(
+        replace(mechanism, module=torch.nn.Sequential(layers[0], torch.nn.Softmax(-1), layers[3]))
+    )
+    seen = mechanism.release(
+        None, Records(torch.randn(3, 4, 12), torch.randint(5, (3, 4))), torch.Generator()
+    ).tensors
+    x, labels = torch.randn(3, 4, 12).double().requires_grad_(), torch.randn(3, 4, 5).double().softmax(-1)
+    update = vmap(mechanism.update, in_dims=(None, 0, 0))(mechanism.parameters, x, labels)
+    flat = [torch.cat([tensors[name].flatten(1) for name in seen], 1) for tensors in (update, seen)]
+    slow = 1 - torch.nn.functional.cosine_similarity(*flat)
+    lengths = flat[1].norm(dim=1)
+    unit = {name: value / lengths.view(-1, *[1] * (value.ndim - 1)) for name, value in seen.items()}
+    fast = dense_angle(mechanism.module, mechanism.parameters, x, labels, unit)
+    assert torch.allclose(fast, slow, atol=1e-12)
+    slopes = [torch.autograd.grad(value.sum(), x, retain_graph=True)[0] for value in (fast, slow)]
+    assert torch.allclose(*slopes, atol=1e-12)
+    assert slopes[0].norm() > 1e-3
 
 
 def test_more_restarts_never_explain_less():

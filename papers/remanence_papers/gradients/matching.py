@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import torch
-from torch import Tensor
-from torch.func import vmap
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.functional import cross_entropy
 
 from remanence.core.attack import Attack, Reconstruction
 from remanence.core.catalogue import AttackInfo
@@ -211,11 +212,17 @@ def _search(
         unknowns = {"x": x}
         labels = infer_labels(mechanism, target, parameters, x)
     update = vmap(mechanism.update, in_dims=(None, 0, 0))
+    dense = settings.distance == "cosine" and is_plain_dense(mechanism)
+    lengths = _norm(target)
+    unit = {name: value / lengths.view(-1, *[1] * (value.ndim - 1)) for name, value in target.items()}
 
     def objective(unknowns: dict[str, Tensor]) -> Tensor:
         """One value per problem."""
         own = unknowns["y"].softmax(-1) if labels is None else labels
-        value = _distance(update(parameters, unknowns["x"], own), target, settings.distance)
+        if dense:
+            value = dense_angle(mechanism.module, parameters, unknowns["x"], own, unit)
+        else:
+            value = _distance(update(parameters, unknowns["x"], own), target, settings.distance)
         if settings.total_variation and len(mechanism.example_shape) == 3:
             value = value + settings.total_variation * _total_variation(unknowns["x"])
         return value
@@ -251,7 +258,7 @@ def infer_labels(
         share = share / share.abs().sum(1, keepdim=True).clamp(min=1e-30) * 2  # a scale that cannot be known
     batch_size = x.shape[1]
     with torch.no_grad():
-        answers = torch.func.functional_call(mechanism.module, parameters, (x.flatten(0, 1),))
+        answers = functional_call(mechanism.module, parameters, (x.flatten(0, 1),))
         expected = answers.softmax(-1).unflatten(0, x.shape[:2]).mean(1) - share / mechanism.local_steps
     if batch_size == 1:
         return share.argmin(1, keepdim=True)
@@ -265,7 +272,7 @@ def infer_labels(
 
 def _classes(mechanism: SharedGradient, parameters: Parameters, x: Tensor) -> int:
     with torch.no_grad():
-        return torch.func.functional_call(mechanism.module, parameters, (x[0],)).shape[-1]
+        return functional_call(mechanism.module, parameters, (x[0],)).shape[-1]
 
 
 def _distance(found: Mapping[str, Tensor], target: Mapping[str, Tensor], kind: str) -> Tensor:
@@ -274,6 +281,54 @@ def _distance(found: Mapping[str, Tensor], target: Mapping[str, Tensor], kind: s
         return torch.stack([(found[n] - target[n]).flatten(1).square().sum(1) for n in target]).sum(0)
     inner = torch.stack([(found[n] * target[n]).flatten(1).sum(1) for n in target]).sum(0)
     return 1 - inner / (_norm(found) * _norm(target))
+
+
+def is_plain_dense(mechanism: SharedGradient) -> bool:
+    """Whether an update is one mean gradient of linear layers and functions of single numbers between them."""
+    layers = list(mechanism.module) if isinstance(mechanism.module, nn.Sequential) else [None]
+    plain = mechanism.local_steps == 1 and not mechanism.weight_decay and mechanism.max_grad_norm is None
+    return plain and all(
+        isinstance(layer, nn.Linear | nn.ReLU | nn.Sigmoid | nn.Identity) for layer in layers
+    )
+
+
+def dense_angle(
+    module: nn.Module, parameters: Parameters, x: Tensor, labels: Tensor, target: Mapping[str, Tensor]
+) -> Tensor:
+    """1 − the cosine between the gradients of dense layers and others, one value per problem.
+
+    A layer's gradient is Σ δᵢ aᵢᵀ, of slopes δ and inputs a of the samples. So its inner product with T is Σ δᵢ·T aᵢ,
+    and its squared norm Σ (δᵢ·δⱼ)(aᵢ·aⱼ): the gradients themselves, each as large as the network, are never formed.
+    Targets have norm 1.
+    """
+    assert isinstance(module, nn.Sequential)
+    inner, square = torch.zeros(2, len(x), dtype=x.dtype, device=x.device)
+    with torch.enable_grad():
+        values = x if x.requires_grad else x.detach().requires_grad_()
+        layers: list[tuple[str, Tensor, Tensor]] = []  # name, inputs, outputs
+        for name, layer in module.named_children():
+            before, values = values, functional_call(layer, _own(parameters, name), values)
+            if isinstance(layer, nn.Linear):
+                layers.append((name, before, values))
+        losses = cross_entropy(values.flatten(0, 1), labels.flatten(0, 1), reduction="sum") / x.shape[1]
+        slopes = torch.autograd.grad(losses, [after for _, _, after in layers], create_graph=True)
+        for (name, before, _), slope in zip(layers, slopes, strict=True):
+            wanted = _own(target, name)
+            inner = inner + (slope * (before @ wanted["weight"].mT)).sum((1, 2))
+            square = square + ((slope @ slope.mT) * (before @ before.mT)).sum((1, 2))
+            if "bias" in wanted:
+                inner = inner + (slope.sum(1) * wanted["bias"]).sum(1)
+                square = square + slope.sum(1).square().sum(1)
+        return 1 - inner / square.sqrt()
+
+
+def _own(tensors: Mapping[str, Tensor], layer: str) -> dict[str, Tensor]:
+    """The weight and the bias of one layer."""
+    return {
+        name.removeprefix(f"{layer}."): value
+        for name, value in tensors.items()
+        if name.startswith(f"{layer}.")
+    }
 
 
 def _norm(tensors: Mapping[str, Tensor]) -> Tensor:
