@@ -68,18 +68,6 @@ def test_a_damaged_unit_is_named_and_run_again(tmp_path, capsys):
     assert victim.name in capsys.readouterr().err
 
 
-def test_a_run_folder_that_workers_do_not_share_is_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(Journal, "write", lambda *_: None)
-    with pytest.raises(InputError, match="do not arrive in the run folder"):
-        rate(Journal(tmp_path))
-    monkeypatch.undo()
-    spoilt = Journal.write
-    monkeypatch.setattr(Journal, "write", lambda self, key, _: spoilt(self, key, TENSORS))
-    monkeypatch.setattr("remanence.scale.journal.parse_tensors", lambda packed: {})
-    with pytest.raises(InputError, match="checksum"):
-        rate(Journal(tmp_path))
-
-
 def test_an_interrupted_run_goes_on_and_repeats_nothing(tmp_path, monkeypatch):
     whole, _ = rate(None)
     write, written = Journal.write, []
@@ -313,7 +301,7 @@ def test_what_a_killed_process_was_writing_is_swept_up(tmp_path):
 
 
 def test_a_run_file_that_is_missing_or_of_another_shape_is_a_sentence(tmp_path):
-    with pytest.raises(InputError, match=r"no run\.json"):
+    with pytest.raises(InputError, match=r"run\.json: not there"):
         read_status(tmp_path)
     rate(Journal(tmp_path))
     document = json.loads((tmp_path / "run.json").read_text())
@@ -328,11 +316,8 @@ def test_a_run_file_that_is_missing_or_of_another_shape_is_a_sentence(tmp_path):
         {"finished": 3},
     ]
     many = {**document, "works": [{"name": "x", "inputs": "y", "total": 10**12, "at_once": 1}]}
-    for content in ("{", "[1", "{}", "[]", json.dumps(many)):
+    changed = [json.dumps({**document, **change}) for change in changes]
+    for content in ("{", "[1", "{}", "[]", json.dumps(many), *changed):
         (tmp_path / "run.json").write_text(content)
         with pytest.raises(InputError, match="no run in this folder"):
-            read_status(tmp_path)
-    for change in changes:
-        (tmp_path / "run.json").write_text(json.dumps({**document, **change}))
-        with pytest.raises(InputError, match="begun by an earlier version"):
             read_status(tmp_path)

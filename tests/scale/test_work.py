@@ -106,16 +106,6 @@ def test_every_executor_gives_the_same_bytes(name, tmp_path):
         assert outcome(game, attack, Run(InProcess(), Journal(tmp_path), unit_trials=7)) == alone
 
 
-def test_workers_find_the_run_folder_wherever_they_stand(tmp_path, monkeypatch):
-    game, attack = GAMES["prior-aware"]
-    alone = outcome(
-        game, attack, Run(Processes(2), unit_trials=7)
-    )  # the workers stay where they were started
-    monkeypatch.chdir(tmp_path)
-    assert outcome(game, attack, Run(Processes(2), Journal("run"), unit_trials=7)) == alone
-    assert len(list((tmp_path / "run" / "units").iterdir())) == 5
-
-
 class torch_threads:
     def __init__(self, count):
         self.count = count

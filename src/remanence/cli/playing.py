@@ -41,7 +41,7 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
-Out = Annotated[Path | None, "Folder for the results; on a cluster, a shared one.", "remanence-runs/<target>"]
+Out = Annotated[Path | None, "Folder for the results.", "remanence-runs/<target>"]
 AsJson = Annotated[bool, "--json", "Print audit.json and nothing else."]
 AcceptUnproven = Annotated[
     bool, "--accept-unproven", "Exit with 0 if nothing is found and nothing is proven."
@@ -64,10 +64,9 @@ class ExecutorName(StrEnum):
 def restore_options(context: typer.Context, place: str | None) -> str | None:
     """The options of the run that is continued become the defaults of this command."""
     if place is not None:
-        from remanence.scale.journal import existing
+        from remanence.scale.journal import Journal
 
-        _, manifest = existing(place)
-        options = manifest["settings"].get("options")
+        options = Journal(place).manifest()["settings"].get("options")
         if not options or options.get("command") != context.info_name:
             raise InputError(
                 "Another command began this run.",
@@ -97,9 +96,9 @@ def named_target(target: str | None, resume: str | None, command: str) -> str:
             got="none",
             hint=f"remanence {command} TARGET; `remanence targets` lists the built-in ones",
         )
-    from remanence.scale.journal import existing
+    from remanence.scale.journal import Journal
 
-    stored = existing(resume)[1]["settings"]["options"].get("target", "")
+    stored = Journal(resume).manifest()["settings"]["options"].get("target", "")
     if stored not in TARGETS:
         raise InputError(
             "This run used your own code. A folder may not choose which code is run.",
@@ -259,7 +258,7 @@ def manifest_settings(game: AnyGame, options: Json) -> Json:
 
 def _check_same_run(place: str, settings: Json) -> None:
     """Refuse to continue where the audit would not be the one that was begun."""
-    from remanence.scale.journal import existing
+    from remanence.scale.journal import Journal
 
     def known(held: Json) -> Json:
         """All of it by name; a file that was moved is the same target, if what is in it is the same."""
@@ -267,7 +266,7 @@ def _check_same_run(place: str, settings: Json) -> None:
         target = f"{Path(path).name}{colon}{factory}"
         return {**held["options"], **held["code"], "data": held["data"], "target": target}
 
-    then = known({"options": {}, "code": {}, "data": {}, **existing(place)[1]["settings"]})
+    then = known({"options": {}, "code": {}, "data": {}, **Journal(place).manifest()["settings"]})
     now = known(settings)
     free = {"max_success", "accept_unproven", "again"}  # no unit depends on these
     differing = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))

@@ -182,7 +182,7 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
     from remanence.core.catalogue import load_attack
     from remanence.game import play
     from remanence.protocol import planned
-    from remanence.scale.journal import UNITS, Journal, existing
+    from remanence.scale.journal import UNITS, Journal
     from remanence.scale.run import Run
     from remanence.scale.seeds import Draws
 
@@ -194,7 +194,7 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
     proven, told = ([(b.name, float(b.log_success)) for b in held.bounds] for held in (game, result))
     if proven != told:
         raise _differs("The target proves other ceilings.", f"{proven}, stored: {told}"[:300])
-    options = existing(folder)[1]["settings"].get("options", {})
+    options = Journal(folder).manifest()["settings"].get("options", {})
     device, attack = options.get("device", "cpu"), load_attack(best.attack)
     with tempfile.TemporaryDirectory() as place:  # a copy: looking at a result does not change it
         run = Run(

@@ -11,7 +11,7 @@ from typing import Protocol, final
 import torch
 from threadpoolctl import threadpool_limits
 
-from remanence.scale.journal import Journal, Plan, Tensors
+from remanence.scale.journal import Tensors
 
 Do = Callable[[int], Tensors]  # from the number of a unit to what it found
 Outcomes = Generator[tuple[int, Tensors], None, None]  # what units found, in whatever order they are done
@@ -20,21 +20,12 @@ Outcomes = Generator[tuple[int, Tensors], None, None]  # what units found, in wh
 @final
 @dataclass(frozen=True)
 class Task:
-    """What an executor runs, by the number of a unit; a journal gets the outcome, otherwise it is returned."""
+    """What an executor runs, by the number of a unit; the work's name is for messages."""
 
-    plan: Plan
+    name: str
     do: Do
-    journal: Journal | None
 
     def __call__(self, number: int) -> Tensors:
-        """Carry out a unit, and record it."""
-        found = self.outcome(number)
-        if self.journal is None:
-            return found
-        self.journal.write(self.plan.key(number), found)
-        return {}
-
-    def outcome(self, number: int) -> Tensors:
         """What a unit finds, here and now."""
         with one_thread():
             outcome = self.do(number)
@@ -53,7 +44,7 @@ class Executor(Protocol):
         ...
 
     def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
-        """Yield the number of each unit when it is done; `report` what had to be run again."""
+        """Yield each unit and what it found when it is done; `report` what had to be run again."""
         ...
 
 

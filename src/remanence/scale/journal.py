@@ -16,9 +16,9 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, final
@@ -32,6 +32,7 @@ from remanence.scale.files import drop, remove, sweep, write_files
 from remanence.scale.reading import (
     MOST_TENSORS,
     UnusableFileError,
+    conform,
     parse_json,
     parse_tensors,
     read_bytes,
@@ -84,37 +85,26 @@ class DamagedUnitError(Exception):
 
 
 @final
-@dataclass(frozen=True)
 class Journal:
-    """The run folder. Every process may write its own units.
+    """The run folder, for the one process that writes it.
 
     Files are written whole, under temporary names, flushed and renamed, also on NFS. No link inside is followed.
     """
 
-    place: str | Path
-    # Checkpoints that this run asked for.
-    _learnt: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if "://" in str(self.place):
+    def __init__(self, place: str | Path) -> None:
+        if "://" in str(place):
             raise InputError(
                 "A run folder is not a URL.",
-                needs="a folder on a file system that all workers share",
-                got=str(self.place),
+                needs="a folder on a file system of this machine",
+                got=str(place),
                 hint="mount the storage, and name the folder",
             )
-        object.__setattr__(self, "place", Path(self.place).absolute())  # workers may run in another folder
-
-    def __reduce__(self) -> tuple:
-        return type(self), (self.place,)  # workers write, and hold no lock
+        self.folder = Path(place).absolute()  # a factory may go to another one
+        self._lock = FileLock(self.folder / LOCK, thread_local=False)
+        self._document: Json = {"remanence_run": VERSION}  # the manifest of a run that is open
 
     def __str__(self) -> str:
-        return str(self.place)
-
-    @property
-    def folder(self) -> Path:
-        """Where it lies."""
-        return Path(self.place)
+        return str(self.folder)
 
     def write(self, key: str, tensors: Tensors) -> None:
         """Record a finished unit."""
@@ -143,29 +133,28 @@ class Journal:
         """Open the run, for this process alone. Units of a finished one are used again only on request."""
         self._require_ours()
         self._take()
-        before = self._before()
-        if before is not None and before["finished"] and not resume:
+        try:
+            before = self._manifest()
+        except UnusableFileError:  # or cut off: its units say themselves what they are
+            before = {"finished": None, "settings": None, "works": []}
+        if before["finished"] and not resume:
             self._remove([*map(_file, self.finished()), *self._learning()])
-        same = before is not None and before["settings"] == settings
-        works = before["works"] if before is not None and same else []
-        self._put_manifest({"started": _now(), "finished": None, "settings": settings, "works": works})
+        works = before["works"] if before["settings"] == settings else []
+        self._put(started=_now(), finished=None, settings=settings, works=works)
 
     def announce(self, plans: list[Plan]) -> None:
         """Add works to the manifest, so that `remanence status` can count the units left."""
-        manifest = self._manifest()
-        known = {work["inputs"] for work in manifest["works"]}
+        works = self._document["works"]
+        known = {work["inputs"] for work in works}
         new = [asdict(plan) for plan in plans if plan.inputs not in known]
         if new:
-            self._put_manifest({**manifest, "works": [*manifest["works"], *new]})
+            self._put(works=[*works, *new])
 
     def finish(self) -> None:
         """Close the run: units of other settings, which no work asked for, are of no more use."""
-        manifest = self._manifest()
-        wanted = {plan.key(number) for plan in plans(manifest) for number in range(len(plan))}
+        wanted = {plan.key(number) for plan in plans(self._document) for number in range(len(plan))}
         self._remove(map(_file, self.finished() - wanted))
-        if self._learnt:
-            self._remove(name for name in self._learning() if name.split("/")[1][:64] not in self._learnt)
-        self._put_manifest({**manifest, "finished": _now()})
+        self._put(finished=_now())
         self.leave()
 
     def forget_if_empty(self) -> None:
@@ -186,37 +175,28 @@ class Journal:
         self._lock.release()
         self._remove([LOCK])
 
-    def manifest(self) -> Json | None:
-        """What the run is; None where there is none yet."""
-        content, version = self._read(MANIFEST), None
-        if content is None:
-            return None
+    def manifest(self) -> Json:
+        """What the run is, as its folder says."""
         try:
-            found = parse_json(content)
-            version = found.get("remanence_run") if isinstance(found, dict) else None
-            if isinstance(version, int) and version > VERSION:
-                raise InputError(
-                    "This run was begun by a later version of remanence.",
-                    needs=f"a run file of version {VERSION}",
-                    got=f"{self.place}: version {version}",
-                    hint="update remanence, or --out with another folder",
-                )
-            return parse_json(content, _schema())
+            return self._manifest()
         except UnusableFileError as error:
-            got = f"{MANIFEST}: {error}"
-            if version is None:
-                raise _no_run(self.place, got, DamagedRunError) from None
-            raise DamagedRunError(
-                "This run was begun by an earlier version of remanence, or its file was changed.",
-                needs=f"a {MANIFEST} as this version writes it",
-                got=f"{self.place}: {got}",
-                hint="begin again: the same audit, with --out and another folder",
-            ) from None
+            raise _no_run(self.folder, f"{MANIFEST}: {error}") from None
 
-    def checkpoint(self, name: str) -> Path:
-        """Where learning may keep its state between kills."""
-        self._learnt.add(name)
-        return self.folder / LEARNING / name
+    def _manifest(self) -> Json:
+        content = self._read(MANIFEST)
+        if content is None:
+            raise UnusableFileError("not there")
+        found = parse_json(content)
+        version = found.get("remanence_run") if isinstance(found, dict) else None
+        if isinstance(version, int) and version > VERSION:
+            raise InputError(
+                "This run was begun by a later version of remanence.",
+                needs=f"a run file of version {VERSION}",
+                got=f"{self.folder}: version {version}",
+                hint="update remanence, or --out with another folder",
+            )
+        conform(found, _schema())
+        return found
 
     def at_work(self) -> bool:
         """Whether a process holds the lock; a file that a killed process left behind is no lock."""
@@ -228,10 +208,6 @@ class Journal:
         except (Timeout, OSError):  # another owner's lock cannot be opened, and may be held
             return True
 
-    @cached_property
-    def _lock(self) -> FileLock:
-        return FileLock(self.folder / LOCK, thread_local=False)
-
     def _take(self) -> None:
         """Lock the folder until this process ends, and sweep up what a killed one left."""
         try:
@@ -241,7 +217,7 @@ class Journal:
             raise InputError(
                 "Another run is using this folder.",
                 needs="one run in a folder at a time",
-                got=f"{self.place}, held by another process",
+                got=f"{self.folder}, held by another process",
                 hint="wait for it, stop it, or use --out with another folder",
             ) from None
         except OSError as error:
@@ -259,25 +235,14 @@ class Journal:
             raise InputError(
                 "This folder does not belong to a run.",
                 needs="a folder that does not exist yet, an empty one, or one that a run made",
-                got=f"{self.place} with {', '.join(sorted(there)[:3])}{' and more' if len(there) > 3 else ''}",
+                got=f"{self.folder} with {', '.join(sorted(there)[:3])}{' and more' if len(there) > 3 else ''}",
                 hint="--out with another folder",
             )
 
-    def _before(self) -> Json | None:
-        try:
-            return self.manifest()
-        except DamagedRunError:
-            return None  # cut off: its units say themselves what they are
-
-    def _manifest(self) -> Json:
-        found = self.manifest()
-        if found is None:
-            raise _no_run(self.place, "nothing")
-        return found
-
-    def _put_manifest(self, document: Json) -> None:
-        content = json.dumps({"remanence_run": VERSION, **document}, indent=2, ensure_ascii=False)
-        self._write(MANIFEST, content.encode())
+    def _put(self, **changed: Any) -> None:
+        """Change the manifest."""
+        self._document |= changed
+        self._write(MANIFEST, json.dumps(self._document, indent=2, ensure_ascii=False).encode())
 
     def _learning(self) -> set[str]:
         names = self._names(LEARNING)
@@ -340,15 +305,6 @@ def plans(manifest: Json) -> list[Plan]:
     return found
 
 
-def existing(place: str | Path) -> tuple[Journal, Json]:
-    """A run that was begun, and its manifest."""
-    journal = Journal(place)
-    manifest = journal.manifest()
-    if manifest is None:
-        raise _no_run(place, f"no {MANIFEST}")
-    return journal, manifest
-
-
 @dataclass(frozen=True)
 class WorkStatus:
     """One work of a run."""
@@ -381,8 +337,8 @@ class RunStatus:
 
 def read_status(place: str | Path) -> RunStatus:
     """Look into a run folder, without a trace."""
-    journal, manifest = existing(place)
-    there = journal.finished()
+    journal = Journal(place)
+    manifest, there = journal.manifest(), journal.finished()
     works = tuple(
         WorkStatus(plan.name, sum(plan.key(number) in there for number in range(len(plan))), len(plan))
         for plan in plans(manifest)
@@ -404,14 +360,11 @@ def _file(key: str) -> str:
     return f"{UNITS}/{key}{_ENDING}"
 
 
-class DamagedRunError(InputError):
-    """A run.json that cannot be read."""
-
-
-def _no_run(place: str | Path, got: str, kind: type[InputError] = InputError) -> InputError:
-    return kind(
+def _no_run(place: str | Path, got: str) -> InputError:
+    """The error for a folder without a run."""
+    return InputError(
         "There is no run in this folder.",
-        needs=f"a folder with a {MANIFEST}, as `remanence audit --out` makes it",
+        needs=f"a folder with a {MANIFEST}, as this version of `remanence audit --out` makes it",
         got=f"{place}: {got}",
-        hint="the folder that --out named, or remanence-runs/<target>",
+        hint="the folder that --out named, or remanence-runs/<target>; or begin again, in another folder",
     )

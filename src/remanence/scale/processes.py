@@ -61,12 +61,12 @@ class Processes:
                     raise InputError(
                         "Workers keep dying.",
                         needs="units that fit into the memory of a worker",
-                        got=f"{task.plan.name}: {ATTEMPTS} attempts, {len(left)} units left",
+                        got=f"{task.name}: {ATTEMPTS} attempts, {len(left)} units left",
                         hint="fewer --workers, or smaller units with --unit-trials",
                     ) from None
                 waiting = left[: 2 * self.workers]
                 report(
-                    f"{task.plan.name}: a worker died; its units among {waiting} are run again "
+                    f"{task.name}: a worker died; its units among {waiting} are run again "
                     f"(attempt {attempts} of {ATTEMPTS})"
                 )
 

@@ -1,6 +1,6 @@
 """Ray: units on the cores and GPUs of a whole cluster, one that exists or one on this machine.
 
-Workers need this package, and a run folder that they share with the driver. Usage statistics are
+Workers need this package; what they find travels to the driver, which alone writes. Usage statistics are
 switched off before Ray is loaded.
 """
 
@@ -69,9 +69,7 @@ class Ray:
                 except ray.exceptions.RayError as error:
                     attempts[number] += 1
                     if attempts[number] > ATTEMPTS:
-                        lost = (
-                            f"{task.plan.name}, unit {number}: {ATTEMPTS} attempts, the last: {brief(error)}"
-                        )
+                        lost = f"{task.name}, unit {number}: {ATTEMPTS} attempts, the last: {brief(error)}"
                         raise InputError(
                             "A unit takes down every worker that tries it.",
                             needs="units that fit into the memory of a worker",
@@ -79,7 +77,7 @@ class Ray:
                             hint="smaller units with --unit-trials",
                         ) from None
                     report(
-                        f"{task.plan.name}: unit {number} was lost ({type(error).__name__}) and is run again "
+                        f"{task.name}: unit {number} was lost ({type(error).__name__}) and is run again "
                         f"(attempt {attempts[number]} of {ATTEMPTS})"
                     )
                     waiting.append(number)

@@ -21,10 +21,8 @@ from remanence.core.checks import whole
 from remanence.core.exceptions import InputError
 from remanence.scale.executors import Do, Executor, InProcess, Task, one_thread
 from remanence.scale.fingerprints import arithmetic, device_kind, fingerprint, versions
-from remanence.scale.journal import DamagedUnitError, Journal, Json, Plan, Tensors
+from remanence.scale.journal import LEARNING, DamagedUnitError, Journal, Json, Plan, Tensors
 from remanence.scale.progress import note, track
-
-_TOGETHER = 64  # units that are joined at a time
 
 Join = Callable[[Sequence[Tensors]], Tensors]  # from the outcomes of consecutive units to that of all
 
@@ -97,7 +95,7 @@ class Run:
         if self.journal is None:
             return None
         name = fingerprint(versions(), arithmetic(), self.settings.get("code"), belongs_to)
-        return self.journal.checkpoint(name)
+        return self.journal.folder / LEARNING / name
 
     def announce(self, plans: list[Plan]) -> None:
         """Say what there is to do, for `remanence status`."""
@@ -117,92 +115,48 @@ class Run:
         """
         self._used = True
         self.announce([plan])
-        found = _Found(join)
-        missing, recorded = [], None
-        there = set() if self.journal is None else self.journal.finished()
-        for number in range(len(plan)):
-            tensors = self._recorded(plan, number) if plan.key(number) in there else None
-            if tensors is None:
-                missing.append(number)
-            else:
-                recorded = (number, tensors) if recorded is None or number % 7 == 3 else recorded
-                found.add(number, tensors)
-                self.reused += 1
-        if missing or (recorded and not self._replayed):
+        found = self._recorded(plan)
+        missing = [number for number in range(len(plan)) if number not in found]
+        self.reused += len(found)
+        if missing or not self._replayed:
             with one_thread():
-                task = Task(plan, prepare(), self.journal)
-                if recorded is not None:
-                    self._replay(task, *recorded)
+                task = Task(plan.name, prepare())
+                if found:
+                    self._replay(task, *list(found.items())[len(found) // 2])
                 with contextlib.closing(self.executor.run(task, missing, note)) as units:
-                    bar = track(units, total=len(missing), what=lambda: self._doing(plan, found))
-                    for number, tensors in bar:
-                        found.add(number, tensors if self.journal is None else self._written(plan, number))
+                    for number, tensors in track(units, total=len(missing), what=plan.name):
+                        found[number] = tensors
                         self.played += 1
-        return found.joined()
+                        if self.journal is not None:
+                            self.journal.write(plan.key(number), tensors)
+        return join([found[number] for number in range(len(plan))])
+
+    def _recorded(self, plan: Plan) -> dict[int, Tensors]:
+        """The units that are in the run folder; those that are damaged are named, and run again."""
+        found = dict[int, Tensors]()
+        if self.journal is None:
+            return found
+        for number in range(len(plan)):
+            try:
+                tensors = self.journal.read(plan.key(number))
+            except DamagedUnitError as error:
+                note(f"{plan.name}: a unit is damaged and is run again ({error})")
+            else:
+                found |= {} if tensors is None else {number: tensors}
+        return found
 
     def _replay(self, task: Task, number: int, recorded: Tensors) -> None:
         """Play a recorded unit again, and refuse the recorded ones if the outcome differs."""
         self._replayed = True
-        again = task.outcome(number)
+        again = task(number)
         same = again.keys() == recorded.keys() and all(_same(again[name], recorded[name]) for name in again)
         if not same:
             raise InputError(
                 "A recorded unit gives another result now.",
                 needs="the code, the data and the files that training read when the run began",
-                got=f"unit {number} of {task.plan.name} in {self.journal}",
+                got=f"unit {number} of {task.name} in {self.journal}",
                 hint="undo the change, or start again in another folder",
             )
-
-    def _recorded(self, plan: Plan, number: int) -> Tensors | None:
-        assert self.journal is not None
-        try:
-            return self.journal.read(plan.key(number))
-        except DamagedUnitError as error:
-            note(f"{plan.name}: a unit is damaged and is run again ({error})")
-            return None
-
-    def _written(self, plan: Plan, number: int) -> Tensors:
-        assert self.journal is not None
-        try:
-            tensors = self.journal.read(plan.key(number))
-        except DamagedUnitError as error:
-            raise self._unusable(str(error)) from None
-        if tensors is None:
-            raise self._unusable("no file where a worker reported a unit")
-        return tensors
-
-    def _unusable(self, got: str) -> InputError:
-        return InputError(
-            "The workers' results do not arrive in the run folder.",
-            needs="a run folder that all workers share, such as one on NFS, on a working disk",
-            got=f"{self.journal}: {got}",
-            hint="--out with a folder that all workers can write to",
-        )
-
-    def _doing(self, plan: Plan, found: _Found) -> str:
-        left = len(plan) - found.count
-        return f"{plan.name} ({min(self.executor.workers, left)} running)"
-
-
-class _Found:
-    """Units as they arrive: joined as soon as those before them are there, so that thousands stay small."""
-
-    def __init__(self, join: Join) -> None:
-        self._join, self._parts, self._early, self._next = join, [], {}, 0
-        self.count = 0
-
-    def add(self, number: int, tensors: Tensors) -> None:
-        self.count += 1
-        self._early[number] = tensors
-        while self._next in self._early:
-            self._parts.append(self._early.pop(self._next))
-            self._next += 1
-        if len(self._parts) >= _TOGETHER:
-            self._parts = [self._join(self._parts)]
-
-    def joined(self) -> Tensors:
-        assert not self._early
-        return self._join(self._parts)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
