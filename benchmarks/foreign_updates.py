@@ -37,7 +37,7 @@ from remanence.updates.dense.reader import DenseReader
 from remanence.updates.inspection import open_update
 from remanence.updates.inspection import read as read_all
 from remanence.updates.patches.reader import Pictures
-from remanence.updates.shared_gradient import Effort, SharedGradient
+from remanence.updates.shared_gradient import SharedGradient
 from remanence.updates.texts.reader import Texts
 from remanence.updates.watching import loss_of
 
@@ -274,7 +274,7 @@ def read(kind: str, setting: Setting, update: dict[str, Tensor]) -> Read:
         return Read(False, proof.count, false_records(kind, setting, proof, entering), proof.batch_size)
     mechanism = SharedGradient(network, shape, captured=subject.sent).read_as(reader)
     gradients = Gradient({name: value[None] for name, value in found.gradient.items()})
-    guess = reader.reconstruct(gradients, mechanism, Effort(longest=12))
+    guess = reader.reconstruct(gradients, mechanism, seed=0, longest=12)
     (proof,) = reader.proofs(guess, gradients, mechanism, claims=True)
     if isinstance(proof, Texts):
         true = {tuple(ids) for ids in setting.inputs.tolist()}

@@ -80,7 +80,7 @@ def test_a_stranger_in_coordinates_is_no_gradient_of_these_weights():
     head, layers = layers_of(network(), *batch(6))
     noise = [(torch.randn_like(weight), torch.randn_like(bias)) for weight, bias in layers]
     reading = read_update(head, noise, Rounding(1.2e-7))
-    assert reading.belonging.is_foreign
+    assert not reading.belonging.is_one_step
     assert reading.proof.count == 0
 
 

@@ -85,7 +85,7 @@ def test_noise_in_half_precision_proves_nothing(classes, dtype):
         for name, value in network.named_parameters()
     }
     reading = read(network, noise, Rounding(torch.finfo(dtype).eps))
-    assert reading.belonging.is_foreign
+    assert not reading.belonging.is_one_step
     assert reading.proof.count == 0
 
 
@@ -117,7 +117,7 @@ def test_the_balance_of_every_neuron_tells_what_an_update_is():
         "whatever the scale and the sign"
     )
     other = relu_network(40, 400, 10, dtype=torch.float32, seed=9)
-    assert misfit(gradient_of(other, inputs, labels)).is_foreign
+    assert not misfit(gradient_of(other, inputs, labels)).is_one_step
     weights = dict(network.named_parameters())
     decayed = misfit({name: value + 1e-3 * weights[name].detach() for name, value in own.items()})
     assert decayed.is_one_step

@@ -36,12 +36,6 @@ UPDATE_OTHER_LOSS = Caveat(
     "still be recoverable.",
     "Audit the same batch with cross-entropy: the leak of the first layer does not depend on the loss.",
 )
-UPDATE_DECLARED = Caveat(
-    "update-declared",
-    "the proven records of an update do not fit the learning rate or the batch size that was declared.",
-    "The proofs depend on neither. Rates that are divided by the declared size do.",
-    "Check --learning-rate and --batch-size against the client's settings, or leave out unknown ones.",
-)
 PATCHES_OPEN = Caveat(
     "patches-open",
     "a network reads pictures in patches, and no picture was proven.",

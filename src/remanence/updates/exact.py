@@ -25,7 +25,7 @@ from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Knowledge
 from remanence.core.references import REMANENCE
 from remanence.core.releases import Gradient
-from remanence.updates.shared_gradient import Effort, SharedGradient
+from remanence.updates.shared_gradient import SharedGradient
 
 
 @final
@@ -54,7 +54,7 @@ class Exact(Attack[Gradient]):
         if not isinstance(mechanism, SharedGradient):
             raise self.refusal(got=knowledge, hint="a game whose mechanism is SharedGradient")
         try:
-            mechanism.reader.check(mechanism)
+            mechanism.reader.check(mechanism.sent.training, mechanism.example_shape)
         except InputError as error:
             raise self.refusal(got=error.got, hint=error.hint) from None
         return mechanism
@@ -65,9 +65,8 @@ class Exact(Attack[Gradient]):
         """The network is recognised once; one seed serves every release, so that trials stay independent."""
         mechanism = self.check(knowledge)
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-        effort = Effort(seed, self.longest)
 
         def attack(release: Gradient) -> Reconstruction:
-            return mechanism.reader.reconstruct(release, mechanism, effort)
+            return mechanism.reader.reconstruct(release, mechanism, seed=seed, longest=self.longest)
 
         return attack

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -26,7 +26,6 @@ from remanence.updates.caveats import (
     PATCHES_UNORDERED,
     TEXTS_OPEN,
     UPDATE_COARSE,
-    UPDATE_DECLARED,
     UPDATE_NOISED,
     UPDATE_ONE_OUTPUT,
     UPDATE_OTHER_LOSS,
@@ -44,57 +43,26 @@ from remanence.updates.leak_map import leak_map
 from remanence.updates.opening import Update, belongs, opened, own_update, recognise
 from remanence.updates.patches.reader import PatchReader
 from remanence.updates.rounding import Rounding
-from remanence.updates.shared_gradient import Effort, Proven, Reader, Sent, SharedGradient
-
-_OFF = 0.02  # by which shares may miss a sum of 1: rounding of weights, or a record that left almost no trace
+from remanence.updates.shared_gradient import Proven, Reader, Sent, SharedGradient
 
 
 def updates_of(entry: Evidence) -> list[dict[str, Any]]:
     """The entries of audit.json about each update, from the proofs of an attack's records.
 
     `proven` records; `different_records` behind the update, where that number is proven (records that are alike count
-    once: each twice would send the same); `share_sum` of records that explain the update whole, 1 in a mean;
-    `equal_share` where all of them have the same.
+    once: each twice would send the same).
     """
     arrays = entry.arrays
     if "update" not in arrays:
         return []
     first = {update: place for place, update in reversed(list(enumerate(arrays["update"].tolist())))}
-    names = ("proven", "proven_batch_size", "share_sum", "equal_share")
-    found = ([arrays[name][place].item() for name in names] for _, place in sorted(first.items()))
     return [
         {
-            "proven": int(proven),
-            "different_records": int(size) or None,
-            "share_sum": total or None,
-            "equal_share": share or None,
+            "proven": int(arrays["proven"][place]),
+            "different_records": int(arrays["proven_batch_size"][place]) or None,
         }
-        for proven, size, total, share in found
+        for _, place in sorted(first.items())
     ]
-
-
-def contradictions(updates: Sequence[dict[str, Any]], declared: Declared) -> Iterator[Caveat]:
-    """Declared settings that proven records contradict, with other possible explanations."""
-    rate, size, seen = declared.training.learning_rate, declared.batch_size, []
-    for number, update in enumerate(updates):
-        total, proven = update["share_sum"], update["proven"]
-        fits = total is not None and abs(total - 1) <= _OFF
-        if total is not None and rate is not None and not fits:
-            without = ", or some records left no trace" if total < 1 else ""
-            seen.append(
-                f"Update {number}: the shares of its records add up to {total:.3g}, not 1 as in a mean. They fit a "
-                f"learning rate of {rate * total:.3g} instead of {rate:g}; or the update was multiplied, as "
-                f"clipping does{without}."
-            )
-        if size is not None and proven > size:
-            seen.append(f"Update {number}: {proven} records are proven, but a batch of {size} was declared.")
-        elif size is not None and fits and update["equal_share"] and size % proven:
-            seen.append(
-                f"Update {number}: {proven} records with equal shares explain it whole. In a plain mean each is "
-                f"there equally often, and the declared {size} is not a multiple of that."
-            )
-    if seen:
-        yield replace(UPDATE_DECLARED, seen=" ".join(seen[:4]))
 
 
 # Possible reasons why no record was proven; dropped if one is.
@@ -202,9 +170,8 @@ def inspect(
 
 def read(subject: Subject) -> list[Proven]:
     """The proofs for each update, without a control: for guards that withhold updates."""
-    effort = Effort()
-    mechanism, gradients = _released(subject, effort.longest)
-    guess = mechanism.reader.reconstruct(gradients, mechanism, effort)
+    mechanism, gradients = _released(subject, 64)
+    guess = mechanism.reader.reconstruct(gradients, mechanism, seed=0, longest=64)
     return list(mechanism.reader.proofs(guess, gradients, mechanism, claims=not subject.is_noised))
 
 
@@ -229,11 +196,7 @@ def _released(subject: Subject, longest: int) -> tuple[SharedGradient, Gradient]
         name: value[None] if len(each) == 1 else torch.stack([one[name] for one in each])
         for name, value in each[0].items()
     }
-    gradients = Gradient(stacked)
-    fits = [update.fit for update in updates if update.fit is not None and not update.decay]
-    if isinstance(reader, DenseReader) and len(fits) == len(updates):
-        reader.note(gradients, fits)
-    return mechanism.read_as(reader), gradients
+    return mechanism.read_as(reader), Gradient(stacked)
 
 
 def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Sequence[Mapping[str, Tensor]]]:
@@ -284,7 +247,7 @@ def _told(entry: Evidence, subject: Subject) -> Evidence:
     refuted = {caveat.id for caveat in _WHY_NOT} if entry.proven else set()
     raised: list[Caveat] = []
     if isinstance(subject.reader, DenseReader):
-        raised = [*[NEAR_TWINS] * bool(entry.proven), *contradictions(updates_of(entry), subject.declared)]
+        raised = [NEAR_TWINS] * bool(entry.proven)
     elif entry.proven and not bool(entry.arrays["is_ordered"].all()):
         raised = [PATCHES_UNORDERED]
     kept = (caveat for caveat in entry.caveats if caveat.id not in refuted)

@@ -16,7 +16,7 @@ from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.scale.user_code import call_factory
 from remanence.updates.declared import Declared
-from remanence.updates.dense.belonging import Belonging, belonging, misfit, require_noise
+from remanence.updates.dense.belonging import belonging, misfit, require_noise
 from remanence.updates.dense.layers import DenseHead, dense_head
 from remanence.updates.dense.reader import DenseReader
 from remanence.updates.files import (
@@ -31,11 +31,11 @@ from remanence.updates.files import (
     widened,
 )
 from remanence.updates.patches.model import patch_model
-from remanence.updates.patches.reader import PatchReader, require_sgd
+from remanence.updates.patches.reader import PatchReader
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Reader
 from remanence.updates.texts.model import text_model
-from remanence.updates.texts.reader import TokenReader, require_one_step
+from remanence.updates.texts.reader import TokenReader
 from remanence.updates.watching import logits_of, loss_of
 
 
@@ -77,7 +77,6 @@ class Update:
     scale_is_known: bool = True  # it is the gradient of a mean, not times a learning rate
     sign_is_known: bool = False  # it points along the gradient
     decay: float = 0.0  # the multiple of the weights that was found in it and subtracted
-    fit: Belonging | None = None  # of dense layers: how well it meets their identities
 
 
 def opened(
@@ -130,9 +129,9 @@ def _belongs(head: DenseHead, model: nn.Module, update: Update, declared: Declar
         deviation = declared.noise.multiplier * declared.noise.max_grad_norm / declared.batch_size
         require_noise(head, layers, deviation, update.source)
         return update
-    fit = belonging(head, layers, update.rounding)
     if not declared.training.is_plain:
-        return replace(update, fit=fit)
+        return update
+    fit = belonging(head, layers, update.rounding)
     if not fit.is_one_step and not update.rounding.tensors:  # an undeclared difference of weights
         coarse = rounding_of_difference({name: value.detach() for name, value in model.named_parameters()})
         tried = belonging(head, layers, coarse)
@@ -140,8 +139,8 @@ def _belongs(head: DenseHead, model: nn.Module, update: Update, declared: Declar
     if not fit.is_one_step:
         raise misfit(fit, update.source)
     if fit.decay:
-        update = replace(update, gradient=_without(model, update, fit.decay), decay=fit.decay)
-    return replace(update, fit=fit)
+        return replace(update, gradient=_without(model, update, fit.decay), decay=fit.decay)
+    return update
 
 
 def _without(model: nn.Module, update: Update, decay: float) -> dict[str, Tensor]:
@@ -204,13 +203,8 @@ def _check_declared(reader: Reader, declared: Declared) -> None:
             got=f"a network that reads {reader.many}",
             hint="remanence bound, for noise that you trust to be there",
         )
-    if training.is_plain:
-        return
-    if isinstance(reader, TokenReader):
-        require_one_step(training)
-    if isinstance(reader, PatchReader):
-        require_sgd(training)
-    if training.learning_rate is None:
+    reader.check(training, ())
+    if not training.is_plain and training.learning_rate is None:
         raise InputError(
             "Several steps cannot be recomputed.",
             needs="the client's learning rate",

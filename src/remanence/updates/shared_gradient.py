@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -193,15 +194,6 @@ class SharedGradient(Mechanism[Gradient]):
         return values.sign() if self.signs else values
 
 
-@final
-@dataclass(frozen=True)
-class Effort:
-    """Limits of a search."""
-
-    seed: int = 0
-    longest: int = 64  # tokens of a text
-
-
 class Proven(Protocol):
     """The proof for the records proposed for one update."""
 
@@ -246,31 +238,32 @@ class ProvenTogether:
         return {name: float(getattr(self, name)) for name in names}
 
 
-class Reader(Protocol):
+class Reader(ABC):
     """A recognised network, and how records are read off its updates."""
 
     many: ClassVar[str]  # what its records are called
-    counts: ClassVar[str]  # when one counts as recovered, if not obvious
-    counts_records: ClassVar[bool]  # whether records are proven one by one, so that each is a trial
+    counts: ClassVar[str] = "Records count only if the whole update can be recomputed from them."
+    counts_records: ClassVar[bool] = False  # whether records are proven one by one, so that each is a trial
 
-    def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
+    def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:  # noqa: B027  # only recomputation decides
         """Raise `MisfitError` if an update was not made from these weights."""
-        ...
 
+    @abstractmethod
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterable[Caveat]:
         """Caveats that could explain a missing proof."""
-        ...
 
+    @abstractmethod
     def proofs(
         self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
     ) -> Sequence[Proven]:
         """Proofs of the proposed records; without `claims` nothing is proven."""
-        ...
 
-    def check(self, mechanism: SharedGradient) -> None:
-        """Raise `InputError` if nothing can be read off a mechanism's updates."""
-        ...
+    @abstractmethod
+    def check(self, training: LocalTraining, shape: tuple[int, ...]) -> None:
+        """Raise `InputError` if nothing can be read off updates that were trained like this, of inputs of a shape."""
 
-    def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
-        """The records that the stages propose for every update."""
-        ...
+    @abstractmethod
+    def reconstruct(
+        self, release: Gradient, mechanism: SharedGradient, *, seed: int, longest: int
+    ) -> Reconstruction:
+        """The records that the stages propose for every update; `longest` is the most tokens of a text."""

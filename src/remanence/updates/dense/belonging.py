@@ -17,7 +17,7 @@ With one logit they are trivial: its row occurs twice, with opposite signs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
 
@@ -35,7 +35,6 @@ _ROUNDINGS = 4
 _OF_SUMS = 32  # the same if only columns' sums apply: an average over thousands of records cancels
 _OF_ONE = 64  # the same for a single neuron, whose sums may cancel
 _ONCE = 0.5  # the same for half precision, in which only the sent numbers are rounded
-_FOREIGN = 0.3  # of the size of an identity's terms: the least misfit of noise and other networks' updates
 
 
 @final
@@ -46,43 +45,40 @@ class Belonging:
     misfit: float  # by how much the identities fail, relative to the size of their terms
     allowed: float  # the tolerance for rounding
     decay: float  # the multiple of the weights that was found in the update, 0 if none was
-    loss_is_other: bool = False  # neurons balance, but the last layer's columns do not sum to zero
 
     @property
     def is_one_step(self) -> bool:
         """Whether the update is a gradient at these weights, up to rounding."""
         return self.misfit <= self.allowed
 
-    @property
-    def is_foreign(self) -> bool:
-        """Whether it is not a gradient at these weights or at weights nearby."""
-        return self.misfit > max(_FOREIGN, self.allowed)
-
 
 def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> Belonging:
-    """Test one update against the identities, with and without a weight decay."""
-    balanced = (
-        [one.where_there_is_any() for one in _neurons(head, layers)] if head.activation.is_kinked else []
-    )
-    neurons = [kind for kind in balanced if len(kind.off)]
-    logits = _logits(head, layers).where_there_is_any()
+    """Test one update against the identities, with and without a weight decay.
+
+    The columns' sums are asked only where no neuron balances: another loss fails them too.
+    """
+    balanced = _neurons(head, layers) if head.activation.is_kinked else []
+    neurons = [one for one in map(_Identities.where_there_is_any, balanced) if len(one.off)]
+    if neurons:
+        return _held_against(head, neurons, rounding, _ROUNDINGS)
+    return _held_against(head, [_logits(head, layers).where_there_is_any()], rounding, _OF_SUMS)
+
+
+def has_another_loss(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> bool:
+    """Whether the last layer's columns do not sum to zero, as those of cross-entropy do."""
+    columns = _logits(head, layers).where_there_is_any()
+    return not _held_against(head, [columns], rounding, _OF_SUMS).is_one_step
+
+
+def _held_against(
+    head: DenseHead, kinds: Sequence[_Identities], rounding: Rounding, roundings: int
+) -> Belonging:
+    if not len(kinds[0].off):
+        return Belonging(0.0, 0.0, 0.0)
     # The sums here, and in coordinates of a large layer, are in double precision: the squares of n errors add up. That
     # is comparable to the rounding of an update in double precision, and negligible for others.
     longest = max(head.numbers or 0, *(max(weight.shape) for weight in head.weights))
     own = torch.finfo(torch.float64).eps * longest**0.5
-    kinds = [*neurons, logits] if len(logits.off) else neurons
-    found = _held_against(kinds, rounding, own, _ROUNDINGS if neurons else _OF_SUMS)
-    if found.is_one_step or not neurons:
-        return found
-    balance = _held_against(neurons, rounding, own)
-    return replace(balance, loss_is_other=True) if balance.is_one_step else found
-
-
-def _held_against(
-    kinds: Sequence[_Identities], rounding: Rounding, own: float, roundings: int = _ROUNDINGS
-) -> Belonging:
-    if not kinds:
-        return Belonging(0.0, 0.0, 0.0)
     # Independent rounding errors of many terms add up as squares: relative to the terms' norm they stay at
     # the precision.
     allowed = (_ONCE if rounding.is_coarse else roundings) * rounding.relative + own
@@ -111,23 +107,13 @@ def balanced(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> Te
 
 def misfit(fit: Belonging, source: str) -> MisfitError:
     """The error: what does not fit, and what the update may be instead."""
-    if fit.is_foreign:
-        return MisfitError(
-            f"This is not a gradient of this network at these weights: {source}.",
-            needs="an update that was made from these weights: every neuron then balances, and the last layer's "
-            "columns sum to zero",
-            got=f"neurons or columns that are off balance by {fit.misfit:.0%}, as noise and other networks' are",
-            hint="--weights for the weights before the round; --local-steps if the client took many; "
-            "--noise-multiplier with --batch-size if the client added noise; behind GELU, SiLU and tanh, and in a "
-            "single layer, a loss that is not cross-entropy looks the same",
-        )
     return MisfitError(
-        f"This is not one step from these weights: {source}.",
-        needs=f"neurons that balance within rounding ({fit.allowed:.1g})",
-        got=f"neurons that are off balance by {fit.misfit:.2g}",
-        hint="--local-steps and --learning-rate if the client took several steps, or has momentum from earlier "
-        "rounds; --weights if these are not the weights before the round; the update as it was before it was "
-        "compressed",
+        f"This is not one step of this network from these weights: {source}.",
+        needs=f"neurons that balance within rounding ({fit.allowed:.1g}), and a last layer whose columns sum to zero",
+        got=f"neurons or columns that are off balance by {fit.misfit:.2g}",
+        hint="--weights for the weights before the round; --local-steps and --learning-rate if the client took several "
+        "steps; --noise-multiplier with --batch-size if it added noise; the update as it was before it was compressed; "
+        "behind GELU, SiLU and tanh, and in a single layer, a loss that is not cross-entropy looks the same",
     )
 
 

@@ -445,7 +445,6 @@ def _losses_off(some: Recomputed) -> tuple[Tensor, Tensor]:
     return (rest @ along).abs().mT, (1 if once else ROUNDINGS) * allowed
 
 
-_ALIKE = 1e-3  # the largest difference between equal shares
 _NO_BETTER = 0.1  # a record known only to a tenth does not count as recovered
 
 
@@ -468,12 +467,8 @@ class Proof:
 
     def numbers(self) -> dict[str, float]:
         """Numbers to store about one update."""
-        shares = self.proposal.shares[self.proven] if self.explains_all else self.proposal.shares[:0]
-        middle = shares.median() if len(shares) else shares.new_zeros(())
-        equal = bool(len(shares)) and bool((shares / middle - 1).abs().max() < _ALIKE)
         left = {f"unexplained {index}": float(value) for index, value in enumerate(self.unexplained)}
-        told = {"share_sum": float(shares.sum()), "equal_share": float(middle) if equal else 0.0}
-        return told | left | {"tells_sign": float(self.tells_sign)}
+        return left | {"tells_sign": float(self.tells_sign)}
 
     @property
     def tells_sign(self) -> bool:

@@ -24,7 +24,7 @@ from remanence.updates.caveats import (
     UPDATE_UNTESTED,
 )
 from remanence.updates.declared import LocalTraining
-from remanence.updates.dense.belonging import Belonging, belonging, misfit
+from remanence.updates.dense.belonging import belonging, has_another_loss, misfit
 from remanence.updates.dense.layers import LARGE, DenseHead, Layer, Layers, has_one_logit
 from remanence.updates.dense.peeling import Recovered, parallel_rows, reconstruct_at_any_scale
 from remanence.updates.dense.proofs import (
@@ -40,7 +40,7 @@ from remanence.updates.dense.proofs import (
 from remanence.updates.dense.span_fit import fit_in_span
 from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 from remanence.updates.rounding import Rounding
-from remanence.updates.shared_gradient import Effort, Sent, SharedGradient
+from remanence.updates.shared_gradient import Reader, Sent, SharedGradient
 from remanence.updates.watching import logits_of, loss_of
 
 _STARTS = 2  # with a scale that is known, and with one that is not: what is found is found at once
@@ -295,7 +295,7 @@ class Own:
 
 @final
 @dataclass(frozen=True)
-class DenseReader:
+class DenseReader(Reader):
     """A network that ends in dense layers: their inputs are read."""
 
     head: DenseHead
@@ -303,18 +303,6 @@ class DenseReader:
     many: ClassVar[str] = "samples"
     counts: ClassVar[str] = ""
     counts_records: ClassVar[bool] = True
-    _held: list[tuple[Gradient, list[Belonging]]] = field(default_factory=list, repr=False, compare=False)
-
-    def note(self, gradients: Gradient, found: Sequence[Belonging]) -> None:
-        """Remember that these updates were already tested against the weights."""
-        self._held[:] = [(gradients, list(found))]
-
-    def belongings(self, gradients: Gradient, rounding: Rounding) -> list[Belonging]:
-        """How well updates meet the identities of these weights; tested once."""
-        if not self._held or self._held[0][0] is not gradients:
-            head, updates = self._updates(gradients)
-            self.note(gradients, [belonging(head, one, rounding) for one in updates])
-        return self._held[0][1]
 
     def _updates(self, gradients: Gradient) -> tuple[DenseHead, list[list[Layer]]]:
         """The dense layers, and each update of them."""
@@ -326,17 +314,21 @@ class DenseReader:
         ]
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
-        """Neurons balance, and the last layer's columns sum to zero."""
-        if mechanism.sent.training.is_plain:
-            for number, fit in enumerate(self.belongings(gradients, mechanism.sent.rounding)):
-                if not fit.is_one_step:
-                    raise misfit(fit, f"update {number}")
+        """Neurons balance, or the last layer's columns sum to zero."""
+        (head, updates), sent = self._updates(gradients), mechanism.sent
+        for number, one in enumerate(updates if sent.training.is_plain else ()):
+            fit = belonging(head, one, sent.rounding)
+            if not fit.is_one_step:
+                raise misfit(fit, f"update {number}")
 
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
         """Caveats about what the network or the precision keeps from being tested or proven."""
-        head, sent = self.head, mechanism.sent
-        other = sent.training.is_plain and any(
-            fit.loss_is_other for fit in self.belongings(gradients, sent.rounding)
+        (head, updates), sent = self._updates(gradients), mechanism.sent
+        may_tell = sent.can_be_judged and sent.training.is_plain and len(head.weights) > 1
+        other = (
+            may_tell
+            and head.activation.is_kinked
+            and any(has_another_loss(head, one, sent.rounding) for one in updates)
         )
         where = (
             (UPDATE_UNTESTED, not head.activation.is_kinked),
@@ -369,9 +361,9 @@ class DenseReader:
             found.append(proof)
         return found
 
-    def check(self, mechanism: SharedGradient) -> None:
+    def check(self, training: LocalTraining, shape: tuple[int, ...]) -> None:
         """The head's inputs are records, and one step, or exclusive rows over several, reveals them."""
-        head, example = self.head, torch.Size(mechanism.example_shape)
+        head, example = self.head, torch.Size(shape)
         numbers = head.weights[0].shape[1]
         if example.numel() != numbers or not (head.is_whole_network or len(example) == 1):
             raise InputError(
@@ -380,7 +372,7 @@ class DenseReader:
                 got="features made by earlier layers",
                 hint="remanence update reads the features; remanence_papers.gradients.hybrid draws pictures from them",
             )
-        if mechanism.sent.training.is_plain:
+        if training.is_plain:
             if head.activation.is_relu and len(head.weights) > 1:
                 head.require_readable()
         elif len(head.weights) > 1 and (head.biases[0] is None or not head.activation.is_relu):
@@ -391,11 +383,13 @@ class DenseReader:
                 hint="audit an update of one step on the same batch",
             )
 
-    def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
+    def reconstruct(
+        self, release: Gradient, mechanism: SharedGradient, *, seed: int, longest: int
+    ) -> Reconstruction:
         """Samples with their shares; a sign of −1 where an update goes against the gradient."""
         device = next(iter(release.tensors.values())).device
         head = self.head.to(device).double(only_first=True)
-        found = read_dense(head, head.layers_of(release.tensors), mechanism.sent, seed=effort.seed)
+        found = read_dense(head, head.layers_of(release.tensors), mechanism.sent, seed=seed)
         slots = max([_SLOTS, *(len(one.named) for one in found)])
         inputs = torch.stack([pad(one.named.inputs, (0, 0, 0, slots - len(one.named))) for one in found])
         labels = torch.stack(

@@ -20,7 +20,7 @@ from remanence.updates.declared import LocalTraining
 from remanence.updates.patches.fit import fit_patches
 from remanence.updates.patches.model import PatchModel
 from remanence.updates.rounding import Rounding, apart, coarsest, explained, rounded_again
-from remanence.updates.shared_gradient import Effort, ProvenTogether, Sent, SharedGradient
+from remanence.updates.shared_gradient import ProvenTogether, Reader, Sent, SharedGradient
 
 _NO_BETTER = 0.1  # a patch known only to a tenth does not count as recovered
 _NOT_SOLVED = (
@@ -120,29 +120,13 @@ def _patch_errors(model: PatchModel, pictures: Tensor, labels: Tensor, scale: fl
     return inverse.diagonal().sqrt() / sizes
 
 
-def require_sgd(training: LocalTraining) -> None:
-    """Refuse optimisers whose steps do not add gradients up."""
-    if training.optimizer != "sgd":
-        raise InputError(
-            "Adam destroys the span of pictures in patches.",
-            needs="an update of SGD, of one step or several",
-            got=f"{training.steps} steps of {training.optimizer}",
-            hint="audit the same batch with SGD",
-        )
-
-
 @final
 @dataclass(frozen=True)
-class PatchReader:
+class PatchReader(Reader):
     """A network whose first layer reads patches that do not overlap: whole pictures are read."""
 
     model: PatchModel
     many: ClassVar[str] = "pictures"
-    counts: ClassVar[str] = "Records count only if the whole update can be recomputed from them."
-    counts_records: ClassVar[bool] = False
-
-    def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
-        """Only recomputation can decide."""
 
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
         """Caveats about what the layer's gradient may leave open."""
@@ -168,11 +152,19 @@ class PatchReader:
             self.model, one, pictures, labels, rounding=sent.rounding, training=sent.training
         )
 
-    def check(self, mechanism: SharedGradient) -> None:
+    def check(self, training: LocalTraining, shape: tuple[int, ...]) -> None:
         """Steps of SGD, which adds gradients up."""
-        require_sgd(mechanism.sent.training)
+        if training.optimizer != "sgd":
+            raise InputError(
+                "Adam destroys the span of pictures in patches.",
+                needs="an update of SGD, of one step or several",
+                got=f"{training.steps} steps of {training.optimizer}",
+                hint="audit the same batch with SGD",
+            )
 
-    def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
+    def reconstruct(
+        self, release: Gradient, mechanism: SharedGradient, *, seed: int, longest: int
+    ) -> Reconstruction:
         """Pictures with their labels."""
         model, sent = self.model, mechanism.sent
         pictures = torch.zeros(len(release), _PICTURES, *model.shape, dtype=torch.float64)
@@ -186,7 +178,7 @@ class PatchReader:
                     model,
                     gradient,
                     precision=coarsest([gradient], sent.rounding),
-                    seed=effort.seed,
+                    seed=seed,
                     along=None if sent.training.is_plain else sent.training.along,
                     is_difference=sent.is_difference,
                 )

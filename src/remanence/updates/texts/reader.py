@@ -24,7 +24,7 @@ from remanence.results.caveats import Caveat
 from remanence.updates.caveats import TEXTS_OPEN, UPDATE_CROWDED
 from remanence.updates.declared import LocalTraining
 from remanence.updates.rounding import Explained, Rounding, apart, coarsest, explained, rounded_again
-from remanence.updates.shared_gradient import Effort, ProvenTogether, SharedGradient
+from remanence.updates.shared_gradient import ProvenTogether, Reader, SharedGradient
 from remanence.updates.texts.model import TextModel
 from remanence.updates.texts.naming import name_sequences
 from remanence.updates.texts.shares import (
@@ -375,29 +375,13 @@ def _last_hidden(text: TextModel, head: str, prefix: Tensor) -> Tensor:
     return torch.autograd.grad(answer, weight)[0][absent].double()
 
 
-def require_one_step(training: LocalTraining) -> None:
-    """Refuse steps between which the weights moved, and optimisers that leave no span."""
-    if not training.is_plain:
-        raise InputError(
-            "Texts are proven from one step of SGD alone.",
-            needs="an update of one step of SGD",
-            got=f"{training.steps} steps of {training.optimizer}",
-            hint="audit the first step; undeclared, the tokens that fit are still counted, and no text is proven",
-        )
-
-
 @final
 @dataclass(frozen=True)
-class TokenReader:
+class TokenReader(Reader):
     """A transformer that reads token ids: whole texts are read."""
 
     model: TextModel
     many: ClassVar[str] = "texts"
-    counts: ClassVar[str] = "Records count only if the whole update can be recomputed from them."
-    counts_records: ClassVar[bool] = False
-
-    def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
-        """Only recomputation can decide."""
 
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
         """A caveat if the layers are too narrow to distinguish texts."""
@@ -436,9 +420,15 @@ class TokenReader:
             found.append(best)
         return found
 
-    def check(self, mechanism: SharedGradient) -> None:
-        """One step of SGD."""
-        require_one_step(mechanism.sent.training)
+    def check(self, training: LocalTraining, shape: tuple[int, ...]) -> None:
+        """One step of SGD: between several the weights moved, and other optimisers leave no span."""
+        if not training.is_plain:
+            raise InputError(
+                "Texts are proven from one step of SGD alone.",
+                needs="an update of one step of SGD",
+                got=f"{training.steps} steps of {training.optimizer}",
+                hint="audit the first step; undeclared, the tokens that fit are still counted, and no text is proven",
+            )
 
     def read_at(self, gradient: Mapping[str, Tensor], rounding: Rounding) -> tuple[TextModel, float]:
         """The model with the rounding of its updates, and how coarse the layers are whose spans are read."""
@@ -447,14 +437,16 @@ class TokenReader:
         told = layers if any(value.any() for value in layers.values()) else gradient
         return replace(self.model, is_difference=bool(rounding.tensors)), coarsest([told], rounding)
 
-    def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
+    def reconstruct(
+        self, release: Gradient, mechanism: SharedGradient, *, seed: int, longest: int
+    ) -> Reconstruction:
         """Texts as ids; −1 fills the rest. The last token of a language model's texts is a label only."""
-        ids = torch.full((len(release), _TEXTS, effort.longest), -1)
+        ids = torch.full((len(release), _TEXTS, longest), -1)
         tokens = torch.zeros(len(release), dtype=torch.int64)
         for trial in range(len(release)):
             gradient = {name: values[trial] for name, values in release.tensors.items()}
             text, precision = self.read_at(gradient, mechanism.sent.rounding)
-            found, tokens[trial] = name_sequences(text, gradient, precision=precision, longest=effort.longest)
+            found, tokens[trial] = name_sequences(text, gradient, precision=precision, longest=longest)
             for slot, sequence in enumerate(found[:_TEXTS]):
                 ids[trial, slot, : len(sequence)] = sequence
         unnamed = torch.full(ids.shape[:2], torch.nan, dtype=torch.float64)
