@@ -286,6 +286,11 @@ def test_a_file_or_folder_of_a_door_names_its_command(run, tmp_path, name, comma
         ("head head.safetensors --hidden 10", "--recipe"),
         ("text folder --names names.txt", "spans"),
         ("update --model model.py:make", "remanence update"),
+        ("audit sums.csv --noise 2", "NoisySum"),
+        ("audit sums.csv --range=0,9", "NoisySum"),
+        ("audit head.pt --backbone-weights b.pt", "remanence head --weights"),
+        ("gradient --noise 1 model.py:make", "remanence update"),
+        ("verify run --sign key", "ssh-keygen -Y sign"),
     ],
 )
 def test_an_old_spelling_names_the_new_one(typed, now):

@@ -1,8 +1,7 @@
-"""`remanence verify`: a result, its run and its signature, computed again."""
+"""`remanence verify`: a result and its run, computed again."""
 
 import json
 import math
-import subprocess
 
 import pytest
 
@@ -93,19 +92,3 @@ def test_a_target_proves_the_ceilings_of_its_result(tmp_path, run):
     )
     code, _, told = run("verify", "run", "--target", "mine.py:game")
     assert (code, "proves other ceilings" in told) == (2, True)
-
-
-def test_a_signature_holds_for_the_result_and_the_key_alone(tmp_path, run):
-    result(Verdict.EXPOSED).save(tmp_path / "run")
-    for name in ("mine", "other"):
-        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
-        subprocess.run(make, check=True)  # noqa: S603
-    code, told, _ = run("verify", tmp_path / "run", "--sign", tmp_path / "mine")
-    assert (code, "Signed" in told) == (0, True)
-    assert run("verify", tmp_path / "run", "--signed-by", tmp_path / "mine.pub")[0] == 0
-    assert "does not hold" in run("verify", tmp_path / "run", "--signed-by", tmp_path / "other.pub")[2]
-    document = tmp_path / "run" / DOCUMENT
-    document.write_text(document.read_text().replace('"seed": 0', '"seed": 1'))
-    code, _, told = run("verify", tmp_path / "run", "--signed-by", tmp_path / "mine.pub")
-    assert code == 2
-    assert "does not hold" in told

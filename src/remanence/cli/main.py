@@ -44,6 +44,8 @@ _MOVED = {
         "remanence.bounds.final_weights in Python",
     ),
     "explore --export": "remanence frontier --out picture.svg, or --json",
+    "verify --sign": "ssh-keygen -Y sign -f KEY -n remanence-audit RUN/audit.json; docs/scale.md",
+    "verify --signed-by": "ssh-keygen -Y verify; docs/scale.md has the line",
 }
 
 

@@ -121,8 +121,6 @@ def verify(
         "The target again: its data are compared with the result's, and one unit of the run folder is "
         "played again, bit for bit.",
     ] = None,
-    signed_by: Annotated[Path | None, "An OpenSSH public key: its owner must have signed the result."] = None,
-    sign: Annotated[Path | None, "An OpenSSH private key: sign the verified result."] = None,
 ) -> None:
     """Compute a stored result's counts, intervals, ceilings and verdict again, and refuse it if they differ.
 
@@ -130,8 +128,6 @@ def verify(
     """
     from remanence.auditing import AuditResult
     from remanence.report import words
-    from remanence.results import signing
-    from remanence.results.storage import DOCUMENT
     from remanence.results.verdict import Verdict
     from remanence.results.verification import verified
 
@@ -151,24 +147,18 @@ def verify(
             got="; ".join(checked.open[:3]),
             hint=f"remanence verify {run} --target TARGET, whose ceilings are compared with the stored ones",
         )
-    document = run / DOCUMENT if run.is_dir() else run
     rates = sum(1 + 1 + (entry.label_rate is not None) for entry in result.evidence)
-    counted = sum("succeeded" in entry.arrays for entry in result.evidence)
     lines = [
-        f"Arrays: those that the result was written with; {counted} of {len(result.evidence)} attacks counted again.",
+        f"Arrays: those that the result was written with; {checked.counted} of {len(result.evidence)} attacks counted "
+        "again.",
         f"Intervals: {rates} computed again. Ceilings: {checked.ceilings} of {len(result.bounds)} computed again from "
         "their recipes, for the training that the result states.",
         f"Verdict: {result.verdict} follows from the evidence, the ceilings and the limit.",
     ]
     if target is None:
         lines.append(words.unchecked(result).replace(" RUN ", f" {run} "))
-    if signed_by is not None:
-        signing.check(document, signed_by)
-        lines.append(f"Signature: of the owner of {plain(signed_by)}.")
-    if target is not None:
-        lines += _played_again(document.parent, target, result)
-    if sign is not None:
-        lines.append(f"Signed: {plain(signing.sign(document, sign))}")
+    else:
+        lines += _played_again(run if run.is_dir() else run.parent, target, result)
     for line in lines:
         typer.echo(line)
 

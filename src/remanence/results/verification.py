@@ -12,6 +12,7 @@ from remanence.bounds.recipes import recompute
 from remanence.core.exceptions import InputError
 from remanence.results.caveats import check_rates, check_trials
 from remanence.results.evidence import Evidence
+from remanence.results.recount import contradictions
 from remanence.results.result import AuditResult
 from remanence.results.verdict import Policy, Verdict, decide
 
@@ -22,44 +23,33 @@ _SETTINGS = ("noise_multiplier", "sample_rate", "steps")
 _LESS_NOISE = 0.05  # accept a ceiling for this much less noise: a recorded run loses at most 4 % to rounding
 
 
-@dataclass(frozen=True)
-class CeilingCheck:
-    """The outcome of recomputing a ceiling: `wrong` is the contradiction, `open` why it was not recomputed."""
-
-    wrong: str = ""
-    open: str = ""
-
-    @property
-    def holds(self) -> bool:
-        """Whether recomputation gave the same ceiling."""
-        return not self.wrong and not self.open
-
-
-def check_ceiling(stored: Bound, settings: Json, largest_guess: float) -> CeilingCheck:
+def check_ceiling(stored: Bound, settings: Json, largest_guess: float) -> tuple[str, str]:
     """Recompute a ceiling: its value, its reference and assumptions, and that it applies to this training.
 
     `settings` are the training's, as the result states them; `largest_guess` is the largest success of a guess.
+    Returns what contradicts it, and why it was not recomputed: both empty where recomputation gave the same.
     """
     if stored.recipe is None:
-        return CeilingCheck(open=f"{stored.name!r} has no recipe to compute it by")
+        return "", f"{stored.name!r} has no recipe to compute it by"
     try:
         again = recompute(stored.recipe)
     except InputError as error:
-        return CeilingCheck(wrong=f"the recipe of {stored.name!r} cannot be followed: {error.got}"[:300])
+        return f"the recipe of {stored.name!r} cannot be followed: {error.got}"[:300], ""
     if np.ndim(again.log_success) or float(again.log_success) > float(stored.log_success) + _ROUNDING:
-        return CeilingCheck(
-            wrong=f"{stored.name!r} is {stored.success:.6g}, and its recipe gives {np.max(again.success):.6g}"
+        return (
+            f"{stored.name!r} is {stored.success:.6g}, and its recipe gives {np.max(again.success):.6g}",
+            "",
         )
     for name in ("name", "whose", "on_average"):
-        if getattr(stored, name) != getattr(again, name):
-            return CeilingCheck(
-                wrong=f"{stored.name!r}: {name} {getattr(stored, name)!r}, and its recipe says {getattr(again, name)!r}"
-            )
+        here, there = getattr(stored, name), getattr(again, name)
+        if here != there:
+            return f"{stored.name!r}: {name} {here!r}, and its recipe says {there!r}", ""
     if missing := [each for each in again.assumptions if each not in stored.assumptions]:
-        return CeilingCheck(wrong=f"{stored.name!r} leaves out that {missing[0]}")
+        return f"{stored.name!r} leaves out that {missing[0]}", ""
     if again.log_baseline is not None and largest_guess > float(again.baseline) * (1 + 1e-9):
-        return CeilingCheck(
-            wrong=f"{stored.name!r} was computed for a guess of {again.baseline:.6g}, not {largest_guess:.6g}"
+        return (
+            f"{stored.name!r} was computed for a guess of {again.baseline:.6g}, not {largest_guess:.6g}",
+            "",
         )
     told = stored.recipe["arguments"]
     schedule = told.get("schedule")  # the noise, rate and steps may be those of its one segment
@@ -67,12 +57,11 @@ def check_ceiling(stored: Bound, settings: Json, largest_guess: float) -> Ceilin
         told = schedule[0]
     for name in _SETTINGS:
         if name in told and settings.get(name) is not None and not _covers(name, told[name], settings[name]):
-            return CeilingCheck(
-                wrong=f"{stored.name!r} was computed for {name} {told[name]}, and the training has {settings[name]}"
-            )
+            other = f"and the training has {settings[name]}"
+            return f"{stored.name!r} was computed for {name} {told[name]}, {other}", ""
     if "noise_multiplier" in told and settings.get("noise_multiplier") is None:
-        return CeilingCheck(open=f"the result does not state the noise that {stored.name!r} was computed for")
-    return CeilingCheck()
+        return "", f"the result does not state the noise that {stored.name!r} was computed for"
+    return "", ""
 
 
 def _covers(name: str, told: Any, stated: Any) -> bool:
@@ -94,31 +83,36 @@ def missing_caveats(found: Evidence, policy: Policy) -> list[str]:
 
 @dataclass(frozen=True)
 class Verified:
-    """The outcome: contradictions, recomputed ceilings, and open questions."""
+    """The outcome: contradictions, attacks counted from their trials, recomputed ceilings, and open questions."""
 
     wrong: tuple[str, ...]
+    counted: int
     ceilings: int
     open: tuple[str, ...]
 
 
 def verified(result: AuditResult) -> Verified:
-    """Recompute the ceilings, caveats and thresholds of a result, as far as the result alone allows.
+    """Recompute the counts, ceilings, caveats and verdict of a result, as far as the result alone allows.
 
     A PROTECTED verdict that rests on a ceiling which could not be recomputed is open, hence not verified.
     """
     settings, wrong = result.threat_model["mechanism"], []
     guess = max(entry.baseline.value for entry in result.evidence)
-    checks = [check_ceiling(bound, settings, guess) for bound in result.bounds]
-    wrong += [check.wrong for check in checks if check.wrong]
     for entry in result.evidence:
+        wrong += contradictions(entry.to_json(result.policy), entry.arrays)
         wrong += missing_caveats(entry, result.policy)
         wrong += _beyond_the_threshold(entry, result.threat_model["criterion"]["threshold"])
-    sure = [bound for bound, check in zip(result.bounds, checks, strict=True) if check.holds]
-    unsure = tuple(check.open for check in checks if check.open)
+    checks = [check_ceiling(bound, settings, guess) for bound in result.bounds]
+    wrong += [told for told, _ in checks if told]
+    if decide(result.evidence, result.bounds, result.policy) is not result.verdict:
+        wrong.append(f"the verdict {result.verdict} does not follow from the evidence and the ceilings")
+    sure = [bound for bound, check in zip(result.bounds, checks, strict=True) if not any(check)]
+    unsure = tuple(why for _, why in checks if why)
     if result.verdict is Verdict.PROTECTED:
         still = decide(result.evidence, sure, result.policy) is Verdict.PROTECTED
         unsure = () if still else (*unsure, "PROTECTED rests on a ceiling that was not computed again")
-    return Verified(tuple(wrong), len(sure), unsure)
+    counted = sum("succeeded" in entry.arrays for entry in result.evidence)
+    return Verified(tuple(wrong), counted, len(sure), unsure)
 
 
 def _beyond_the_threshold(found: Evidence, threshold: float) -> list[str]:

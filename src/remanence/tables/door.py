@@ -29,6 +29,10 @@ DOOR = Door(
     moved=dict.fromkeys(
         ("audit --data", "audit --table"), "remanence table model.skops --data train.csv --label outcome"
     )
+    | dict.fromkeys(
+        ("audit --noise", "audit --range"),
+        "remanence audit file.py:factory, with a game around NoisySum: published sums in a file are not read",
+    )
     | {
         "table --prior": "remanence table without it: the guess from the other rows knows more than a public table",
         "table --fixed-totals": "--known columns:arm, for a column that a design fixes: it is not asked for",
