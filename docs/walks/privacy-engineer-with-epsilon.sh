@@ -19,4 +19,4 @@ remanence calibrate --max-success 0.02 --candidates 1000 --sample-rate 0.01 --st
 #> a noise multiplier of at least
 
 # The same ε is another risk at another sampling rate.
-remanence frontier --over sample-rate --epsilon 8 --steps 100 --candidates 10 --points 3 --out frontier.svg
+remanence frontier --over sample-rate --epsilon 8 --steps 100 --candidates 10 --points 3

@@ -7,24 +7,14 @@ import pytest
 
 from audit_results import Page, result
 from remanence import Verdict
-from remanence.bounds.frontier import FrontierPoint
 from remanence.core.baseline import Baseline
 from remanence.report.figures import errors, line, roc
-from remanence.report.frontier import frontier_picture
 from remanence.updates.leak_map import leak_map_picture
-
-
-def frontiers():
-    return [
-        FrontierPoint(rate, 4.0, 1e-5, 100, 10, 1.0, 0.1, 0.2 + rate / 2) for rate in (0.001, 0.01, 0.1, 1.0)
-    ]
-
 
 CHARTS = {
     "line": lambda: line(result(Verdict.EXPOSED)),
     "errors": lambda: errors(result(Verdict.EXPOSED)),
     "roc": lambda: roc(result(Verdict.EXPOSED)),
-    "frontier": lambda: frontier_picture(frontiers(), "sample_rate", "For one record"),
     "leak map": lambda: leak_map_picture([{"name": "0", "rank": 8, "unexplained": 1e-6}]),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +13,6 @@ import typer
 from remanence.cli.grouped import options
 from remanence.cli.training_options import (
     AsJson,
-    BatchesBy,
     Batching,
     Delta,
     Guess,
@@ -24,10 +23,10 @@ from remanence.cli.training_options import (
 )
 from remanence.core.checks import exactly_one, goes_with
 from remanence.core.exceptions import InputError
-from remanence.report.frequencies import EVERY_STEP, ceiling, frequency, sentence
+from remanence.report.frequencies import EVERY_STEP, frequency, sentence
 
 if TYPE_CHECKING:
-    from remanence.bounds import Person, Segment
+    from remanence.bounds import Person
     from remanence.bounds.bound import Bound
 
 _NOTHING = 0.999  # a ceiling that no attack notices
@@ -42,7 +41,6 @@ class Answer:
     method: str = "certified"
     what: str = EVERY_STEP
     notes: tuple[str, ...] = ()
-    run: Segment | None = None
     context: dict[str, Any] = field(default_factory=dict)
 
 
@@ -71,12 +69,11 @@ def bound(
     """
     started = time.perf_counter()
     training = batching.solved(passes=whose.passes)
-    person = whose.person(batching.dataset_size, several=True)
+    person = whose.person(batching.dataset_size)
     given = {"--noise-multiplier": noise.noise_multiplier, "--epsilon (with --delta)": noise.epsilon}
     hint = "remanence bound --noise-multiplier 1.1 --sample-rate 0.01 --steps 1000 --candidates 100"
     exactly_one(given, hint)
-    every_way = whose.batches is BatchesBy.ALL
-    if training.steps is None and (noise.noise_multiplier is not None or every_way):
+    if training.steps is None and noise.noise_multiplier is not None:
         raise InputError(
             "The number of steps is missing.",
             needs="--steps, or --epochs with --dataset-size and --batch-size",
@@ -85,8 +82,6 @@ def bound(
         )
     answers = _from_budget if training.steps is None else _from_training
     answer = answers(noise, training, person, guess.log_baseline)
-    if every_way and answer.run is not None:
-        answer.context["batches"] = _every_way(answer.run, batching, person, guess.log_baseline)
     if as_json:
         document = {
             **bound_entry(answer.method, answer.bound),
@@ -121,9 +116,6 @@ def _lines(answer: Answer, training: Batching, person: Person, candidates: int |
         who = "" if _is_plain(person) else " for one record under Poisson sampling"
         mu = spoken_mu(best, full_batches=_is_plain(person) and context["sample_rate"] == 1.0)
         yield f"\nNoise multiplier {context['noise_multiplier']:.6g} is {budget}{who}.{mu}"
-    if ways := context.get("batches"):
-        yield f"\nAt most for {person.whose}, by how records get into batches:"
-        yield from (f"  {key:14} {words:>15}" for key, words in ways.items())
     yield "\nThis holds if"
     yield from (f"  - {assumption}" for assumption in best.assumptions)
     yield f"Method: {answer.method} ({best.reference.short})."
@@ -186,24 +178,4 @@ def _from_training(given: Noise, training: Batching, person: Person, log_baselin
         "steps": steps,
     }
     found = bounds.dpsgd(log_baseline=log_baseline, schedule=[run], person=person)
-    return Answer(found, notes=notes, run=run, context=context)
-
-
-def _every_way(run: Segment, batching: Batching, person: Person, log_baseline: float) -> dict[str, str]:
-    """The ceiling of every way of batching, in words; or why the rate does not allow it."""
-    from remanence.bounds import dpsgd
-
-    found: dict[str, str] = {}
-    for way in [way for way in BatchesBy if way is not BatchesBy.ALL]:
-        settings = batching.solved(passes=Whose(batches=way).passes)
-        one = replace(run, sample_rate=settings.sample_rate or run.sample_rate)
-        each = replace(person, batches=way.value)
-        try:
-            bound = dpsgd(log_baseline=log_baseline, schedule=[one], person=each)
-        except InputError as refused:
-            found[way.value] = f"none: needs {refused.needs}"
-        else:
-            exact = way in (BatchesBy.POISSON, BatchesBy.PEOPLE)  # there, an attack reaches it
-            empty = bound.success > _NOTHING and not exact
-            found[way.value] = "no proof is known" if empty else ceiling(bound)
-    return found
+    return Answer(found, notes=notes, context=context)

@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import asdict
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -63,7 +62,6 @@ def frontier(
     budget: Budget,
     batching: Batching,
     whose: Whose,
-    out: Annotated[Path | None, "Draw it into this .svg file instead."] = None,
     as_json: AsJson = False,
 ) -> None:
     """Trace the ceiling over the sampling rate at fixed ε, over ε, or over the shortlist.
@@ -73,13 +71,6 @@ def frontier(
     """
     from remanence.bounds.frontier import frontier as trace
 
-    if out is not None and out.suffix != ".svg":
-        raise InputError(
-            "--out draws a picture.",
-            needs="a file that ends in .svg",
-            got=out.name,
-            hint="--json for the numbers",
-        )
     if line.over is Over.SAMPLE_RATE and (batching.sample_rate is not None or batching.derives):
         raise InputError(
             "The sampling rate is both varied and given.",
@@ -112,16 +103,7 @@ def frontier(
         Over.CANDIDATES: f"{budget.candidates} candidates",
     }
     rest = ", ".join(words for name, words in fixed.items() if name is not line.over)
-    title = f"For {person.whose}: {rest}, δ = {budget.delta:g}, {steps} steps."
-    if out is not None:
-        from remanence.report.frontier import frontier_picture
-        from remanence.scale.files import write_files
-
-        drawn = frontier_picture(found, axis, title)  # pyright: ignore[reportArgumentType]
-        write_files(out.parent, {out.name: drawn.encode()})
-        typer.echo(f"wrote {out}", err=True)
-        return
-    typer.echo(title)
+    typer.echo(f"For {person.whose}: {rest}, δ = {budget.delta:g}, {steps} steps.")
     typer.echo(f"{line.over.value:>12} {'noise':>10} {'a guess':>15} {'at most':>15}")
     for point in found:
         guess, most = -math.log(point.candidates), math.log(point.success_upper)

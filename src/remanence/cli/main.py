@@ -43,7 +43,10 @@ _MOVED = {
         (f"bound --{name}" for name in ("release", "learning-rate", "smoothness", "strong-convexity")),
         "remanence.bounds.final_weights in Python",
     ),
-    "explore --export": "remanence frontier --out picture.svg, or --json",
+    **dict.fromkeys(
+        ("explore --export", "frontier --out"),
+        "remanence frontier --json, for any drawing program; remanence explore draws",
+    ),
     "verify --sign": "ssh-keygen -Y sign -f KEY -n remanence-audit RUN/audit.json; docs/scale.md",
     "verify --signed-by": "ssh-keygen -Y verify; docs/scale.md has the line",
 }

@@ -27,12 +27,11 @@ def show(
 ) -> None:
     """Show a stored result again."""
     from remanence.auditing import AuditResult
-    from remanence.results.storage import DOCUMENT
+    from remanence.results.storage import located
 
     result = AuditResult.load(run)
     if as_json:
-        path = run / DOCUMENT if run.is_dir() else run
-        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+        typer.echo(located(run).read_text(encoding="utf-8"), nl=False)
     else:
         show_result(result, run)
     raise typer.Exit(exit_code(result, accept_unproven))
@@ -75,6 +74,7 @@ def report(
     """
     from remanence.auditing import AuditResult
     from remanence.report.writing import FORMATS, write_report
+    from remanence.results.storage import located
     from remanence.scale.files import write_files
 
     if open_it and form is not Format.HTML:
@@ -85,7 +85,7 @@ def report(
     result = AuditResult.load(run)
     result = replace(result, about={**result.about, **{name: text for name, text in said.items() if text}})
     if form is Format.HTML and out is None:
-        out = write_report(result, run if run.is_dir() else run.parent, gallery=result.gallery is not None)
+        out = write_report(result, located(run).parent, gallery=result.gallery is not None)
     else:
         text = FORMATS[form](result)
         if out is None:
@@ -128,6 +128,7 @@ def verify(
     """
     from remanence.auditing import AuditResult
     from remanence.report import words
+    from remanence.results.storage import located
     from remanence.results.verdict import Verdict
     from remanence.results.verification import verified
 
@@ -158,7 +159,7 @@ def verify(
     if target is None:
         lines.append(words.unchecked(result).replace(" RUN ", f" {run} "))
     else:
-        lines += _played_again(run if run.is_dir() else run.parent, target, result)
+        lines += _played_again(located(run).parent, target, result)
     for line in lines:
         typer.echo(line)
 
@@ -172,7 +173,7 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
     from remanence.core.catalogue import load_attack
     from remanence.game import play
     from remanence.protocol import planned
-    from remanence.scale.journal import UNITS, Journal
+    from remanence.scale.journal import Journal
     from remanence.scale.run import Run
     from remanence.scale.seeds import Draws
 
@@ -188,7 +189,7 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
     device, attack = options.get("device", "cpu"), load_attack(best.attack)
     with tempfile.TemporaryDirectory() as place:  # a copy: looking at a result does not change it
         run = Run(
-            journal=Journal(Path(place) / "run"),
+            journal=Journal(shutil.copytree(folder, Path(place) / "run", symlinks=True)),
             unit_trials=options.get("unit_trials"),
             galleries=bool(options.get("show_reconstructions")) or ":" not in target,
             settings=manifest_settings(game, {**options, "target": target}),
@@ -201,8 +202,6 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
             got = f"{recorded} of {len(plan)} units of {best.attack} are recorded for this code and these settings"
             raise _differs("The run cannot be replayed.", got)
         with run:
-            run.announce([plan])
-            shutil.copytree(folder / UNITS, Path(place) / "run" / UNITS, dirs_exist_ok=True)
             again = play(
                 game, attack, trials=options.get("trials"), seed=result.seed,
                 confidence=best.main.confidence, device=device, run=run,

@@ -12,15 +12,12 @@ owner = "..."
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import click
 
-from remanence.core.checks import instance, refusing
-from remanence.core.exceptions import InputError
+from remanence.core.checks import instance, one_of, refusing
 from remanence.scale.reading import MIB, UnusableFileError, parse_toml, read_bytes
 
 _ABOUT = ("title", "owner", "purpose", "data")
@@ -36,16 +33,17 @@ def arguments_from(
         settings = parse_toml(read_bytes(path, MIB), {"type": "object"})
     about = settings.pop("about", {})
     instance("[about]", about, dict, "a table of texts", '[about], and title = "..." below it')
-    _known("[about]", about, _ABOUT)
+    for each in about:
+        one_of("this name under [about]", each, _ABOUT)
     name = str(settings.pop("command", "audit"))
-    _known("remanence", [name], group.list_commands(context))
+    one_of("this command", name, group.list_commands(context))
     command = group.get_command(context, name)
     assert command is not None
     flags = [each for each in command.params if isinstance(each, click.Option)]
     options = {each.opts[0].removeprefix("--").replace("-", "_"): each for each in flags}
-    _known(name, settings, ["target", *options])
     found = [name]
     for key, value in settings.items():
+        one_of(f"this option of {name}", key, ["target", *options])
         if key == "target":
             found.append(_placed(value, path.parent))
             continue
@@ -57,19 +55,6 @@ def arguments_from(
             is_path = isinstance(option.type, click.Path)
             found += [f"{option.opts[0]}={_placed(each, path.parent, certain=is_path)}" for each in values]
     return found, {key: str(value) for key, value in about.items()}
-
-
-def _known(where: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse names that mean nothing, with the nearest one that does."""
-    for name in given:
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            raise InputError(
-                f"{where} has nothing named {name!r}.",
-                needs=", ".join(known),
-                got=name,
-                hint=close[0] if close else "leave it out",
-            )
 
 
 def _placed(value: Any, folder: Path, *, certain: bool = False) -> str:

@@ -8,14 +8,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 from remanence.cli.grouped import options
-from remanence.core.checks import exactly_one, number, whole
+from remanence.core.checks import exactly_one, goes_with, number, whole
 from remanence.core.exceptions import InputError
 
 if TYPE_CHECKING:
     from remanence.bounds import Person
     from remanence.bounds.bound import Bound
 
-_SAME = 1e-6  # relative, within which two rates are the same
 NoiseMultiplier = Annotated[float | None, "Noise divided by the clipping norm, as in Opacus."]
 Delta = Annotated[float | None, "δ; with noise, prints the ε at this δ."]
 AsJson = Annotated[bool, "--json", "Print one JSON object and nothing else."]
@@ -29,7 +28,6 @@ class BatchesBy(StrEnum):
     SHUFFLED = "shuffled"
     FIXED = "fixed"
     BALLS_IN_BINS = "balls-in-bins"
-    ALL = "all"
 
 
 class Neighbours(StrEnum):
@@ -50,18 +48,21 @@ class Batching:
     epochs: Annotated[float | None, "Passes over the data, instead of --steps."] = None
 
     def solved(self, *, passes: bool = False) -> Batching:
-        """With the rate and the steps that follow; refuses what contradicts itself.
+        """With the rate and the steps that follow.
 
         A rate of batch over data, and steps of this many epochs of whole batches, the last one included: never below
         what a loader does. With `passes` each record is in one of the ⌊N/B⌋ batches of a pass, the fewest of any loader
         (drop_last): the rate is 1 over their number, and as many steps are the most passes.
         """
-        rate, steps = self.sample_rate, self.steps
+        rate, steps, per_pass = self.sample_rate, self.steps, None
+        for one, other in (("sample_rate", "batch_size"), ("steps", "epochs")):
+            given = {f"--{name.replace('_', '-')}": getattr(self, name) for name in (one, other)}
+            if None not in given.values():
+                exactly_one(given, _EXAMPLE)
         for name in ("dataset_size", "batch_size", "epochs"):
             value = getattr(self, name)
             if value is not None:
                 number(f"--{name.replace('_', '-')}", value, above=0, hint=_EXAMPLE)
-        per_pass = None
         if self.batch_size is not None:
             if self.dataset_size is None or self.batch_size > self.dataset_size:
                 raise InputError(
@@ -72,33 +73,12 @@ class Batching:
                 )
             share = self.batch_size / self.dataset_size
             per_pass = self.dataset_size // self.batch_size if passes else math.ceil(1 / share)
-            derived = 1 / per_pass if passes else share
-            if rate is not None and abs(rate - derived) > _SAME * derived:
-                raise InputError(
-                    "The batches contradict the sampling rate.",
-                    needs=f"--sample-rate {derived:.6g}, or none",
-                    got=f"--sample-rate {rate:g} with --dataset-size {self.dataset_size} and --batch-size "
-                    f"{self.batch_size}",
-                    hint="leave --sample-rate out",
-                )
-            rate = derived
-        if self.epochs is not None:
-            if rate is None:
-                raise InputError(
-                    "Epochs alone do not say how many steps there are.",
-                    needs="--dataset-size and --batch-size, or --sample-rate, with --epochs",
-                    got="--epochs alone",
-                    hint=_EXAMPLE,
-                )
-            counted = math.ceil(self.epochs * (per_pass or 1 / rate) * (1 - 1e-12))
-            if steps is not None and steps != counted:
-                raise InputError(
-                    "The epochs contradict the steps.",
-                    needs=f"--steps {counted}, or none",
-                    got=f"--steps {steps} with --epochs {self.epochs:g} at a sampling rate of {rate:.6g}",
-                    hint="leave one of them out",
-                )
-            steps = counted
+            rate = 1 / per_pass if passes else share
+        goes_with(
+            "--epochs", self.epochs, "--dataset-size and --batch-size, or --sample-rate", rate, _EXAMPLE
+        )
+        if self.epochs is not None and rate is not None:
+            steps = math.ceil(self.epochs * (per_pass or 1 / rate) * (1 - 1e-12))
         return replace(self, sample_rate=rate, steps=steps)
 
     @property
@@ -155,20 +135,12 @@ class Whose:
         """Whether each record is in one batch of every pass."""
         return self.batches in (BatchesBy.SHUFFLED, BatchesBy.BALLS_IN_BINS)
 
-    def person(self, dataset_size: int | None, *, several: bool = False) -> Person:
-        """The person; `several` allows all ways of batching."""
+    def person(self, dataset_size: int | None) -> Person:
+        """The person."""
         from remanence.bounds import Person
 
-        if self.batches is BatchesBy.ALL and not several:
-            raise InputError(
-                "Only one way of batching at a time can be solved for.",
-                needs="--batches with one of them",
-                got="all",
-                hint="remanence bound --batches all compares them",
-            )
-        way = BatchesBy.POISSON if self.batches is BatchesBy.ALL else self.batches
         replaced = self.neighbours is Neighbours.REPLACE
-        person = Person(self.records_per_person, way.value, replaced)  # pyright: ignore[reportArgumentType]
+        person = Person(self.records_per_person, self.batches.value, replaced)
         if dataset_size is not None:
             hint = "count the records of the person who has the most"
             whole("records per person", person.records, most=dataset_size, hint=hint)

@@ -57,7 +57,7 @@ def write(
 
 def read_gallery(path: Path) -> dict[str, Tensor] | None:
     """The reconstructions stored next to a document, if any."""
-    file = (path if _is_folder(path) else path.parent) / GALLERY
+    file = located(path).with_name(GALLERY)
     try:
         tensors = parse_tensors(read_bytes(file, MOST_TENSORS))
     except UnusableFileError as error:
@@ -73,16 +73,7 @@ def read_gallery(path: Path) -> dict[str, Tensor] | None:
 
 def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
     """Read a document and its arrays back; refuse one that does not validate, with the reason."""
-    if _is_folder(path) and not (path / DOCUMENT).exists():
-        inner = sorted(each.parent.name for each in path.glob(f"*/{DOCUMENT}"))
-        if inner:
-            raise UnreadableAuditError(
-                "This folder holds several results.",
-                needs="one of them",
-                got=", ".join(inner[:10]),
-                hint=str(path / inner[0]),
-            )
-    path = path / DOCUMENT if _is_folder(path) else path
+    path = located(path)
     arrays = path.with_name(ARRAYS)
     try:
         document = parse(read_bytes(path), path)
@@ -107,11 +98,22 @@ def parse(text: str | bytes, path: Path | str = "the file") -> Json:
         raise unreadable(path, str(error)) from None
 
 
-def _is_folder(path: Path) -> bool:
+def located(path: Path) -> Path:
+    """The audit.json of a results folder, or of its own name; refuse a folder that holds several results."""
     try:
-        return path.is_dir()
+        if not path.is_dir():
+            return path
     except (OSError, ValueError):  # not a valid file name
-        return False
+        return path
+    inner = sorted(each.parent.name for each in path.glob(f"*/{DOCUMENT}"))
+    if inner and not (path / DOCUMENT).exists():
+        raise UnreadableAuditError(
+            "This folder holds several results.",
+            needs="one of them",
+            got=", ".join(inner[:10]),
+            hint=str(path / inner[0]),
+        )
+    return path / DOCUMENT
 
 
 def dumps(document: Json) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 from remanence import bounds
@@ -38,29 +38,22 @@ _RATES = evenly(0.01, 1.0, 9)
 class Question:
     """The settings that the page shows; the noise, or ε, for which it is solved."""
 
-    noise_multiplier: float | None
-    epsilon: float | None
     delta: float
     sample_rate: float
     steps: int
     candidates: int
     records_per_person: int = 1
+    noise_multiplier: float | None = None
+    epsilon: float | None = None
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Question:
         """From the address; refuses, with a sentence, what no training can have."""
-        values = {name: number(given, name) for name in ("delta", "sample_rate", "steps", "candidates")}
-        noise = {name: given.get(name) for name in ("noise_multiplier", "epsilon")}
-        exactly_one(noise, "noise_multiplier=1.1")
-        return cls(
-            noise_multiplier=number(given, "noise_multiplier") if "noise_multiplier" in given else None,
-            epsilon=number(given, "epsilon") if "epsilon" in given else None,
-            delta=values["delta"],
-            sample_rate=values["sample_rate"],
-            steps=int(values["steps"]),
-            candidates=int(values["candidates"]),
-            records_per_person=int(number({"records_per_person": "1", **given}, "records_per_person")),
+        exactly_one(
+            {name: given.get(name) for name in ("noise_multiplier", "epsilon")}, "noise_multiplier=1.1"
         )
+        asked = [each.name for each in fields(cls) if each.name in given or each.default is MISSING]
+        return cls(**{name: number(given, name) for name in asked})
 
     @property
     def person(self) -> Person:
@@ -118,7 +111,7 @@ class Question:
         return f"from remanence import {names}; print({call}.success)"
 
 
-def number(given: Mapping[str, str], name: str) -> float:
+def number(given: Mapping[str, str], name: str) -> Any:
     """One number of the address, within its range."""
     low, high = RANGES[name]
     text = given.get(name, "")
@@ -135,7 +128,7 @@ def number(given: Mapping[str, str], name: str) -> float:
             got=text[:40] or "nothing",
             hint="the command line takes wider ranges",
         )
-    return value
+    return int(value) if name in _WHOLE else value
 
 
 def estimate(question: Question) -> Json:
