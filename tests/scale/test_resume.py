@@ -231,7 +231,7 @@ def test_status_tells_how_to_go_on_after_a_kill(command_line, capsys, monkeypatc
     told = " ".join(capsys.readouterr().out.split())
     assert re.search(r"(\d+) done, (\d+) left", told)
     assert "No process is at work" in told
-    assert f"`remanence audit slow.py:game --resume {command_line.folder / 'run'}` continues" in told
+    assert f"The same command with --resume {command_line.folder / 'run'} continues" in told
 
 
 def test_a_folder_runs_no_code_that_the_user_did_not_name(command_line):
@@ -265,7 +265,8 @@ def test_a_signal_ends_with_a_sentence_and_the_run_goes_on(command_line, name):
     assert command_line.run(f"{AUDIT} 40 --out run", kill_with=6, signal_number=number) == -(128 + number)
     told = command_line.told()[before:]
     assert re.search(
-        r"Interrupted\. (\d+) of 20 units are done and kept, (\d+) are left: `remanence audit", told
+        r"Interrupted\. (\d+) of 20 units are done and kept, (\d+) are left: the same command with --resume",
+        told,
     )
     assert "Traceback" not in told
     assert not list((command_line.folder / "run").rglob(".*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +18,6 @@ from remanence.cli.playing import (
     as_called,
     compute_device,
     console,
-    continuation,
     named_target,
     play,
 )
@@ -139,8 +139,6 @@ def _show(found: RunStatus) -> None:
     elif found.at_work:
         lines.append("A process seems to be at work on it.")
     else:
-        options = found.settings.get("options", {})
-        target, again = options.get("target", "TARGET"), options.get("again")
-        command = continuation(options.get("command", "audit"), target, found.place, again)
-        lines.append(f"No process is at work on it. `{plain(command)}` continues.")
+        resume = f"--resume {shlex.quote(plain(found.place))}"
+        lines.append(f"No process is at work on it. The same command with {resume} continues.")
     out.print("\n".join(lines), highlight=False, soft_wrap=True)

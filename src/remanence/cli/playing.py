@@ -74,7 +74,7 @@ def restore_options(context: typer.Context, place: str | None) -> str | None:
                 got=f"{place}: {(options or {}).get('command', 'a run of the library')}",
                 hint="the command that began it",
             )
-        apart = ("command", "target", "again", "trusted")
+        apart = ("command", "target", "trusted")
         # A folder may come from a stranger: no file.py:name that it holds is run unasked.
         known = {
             name: value for name, value in options.items() if name not in apart and ".py:" not in str(value)
@@ -104,20 +104,12 @@ def named_target(target: str | None, resume: str | None, command: str) -> str:
             "This run used your own code. A folder may not choose which code is run.",
             needs="the target, named again",
             got=f"{resume}, begun with {stored or 'no target'}",
-            hint=continuation(command, stored, resume),
+            hint=f"remanence {command} {shlex.quote(stored)} --resume {shlex.quote(resume)}",
         )
     return stored
 
 
-def continuation(command: str, target: str, place: str | Path, again: str | None = None) -> str:
-    """The command that goes on with a run; `again` is what has to be named again, where that is not the target."""
-    from remanence.targets import TARGETS
-
-    named = ("" if target in TARGETS else shlex.quote(target)) if again is None else again
-    return " ".join(filter(None, ["remanence", command, named, "--resume", shlex.quote(str(place))]))
-
-
-def interrupted(command: str, target: str, place: str | Path, again: str | None = None) -> str:
+def interrupted(place: str | Path) -> str:
     """The progress of a run that is being stopped."""
     from remanence.scale.journal import read_status
 
@@ -125,10 +117,9 @@ def interrupted(command: str, target: str, place: str | Path, again: str | None 
         found = read_status(place)
     except InputError:
         return "No unit was finished, so nothing is kept."
-    total = sum(work.units for work in found.works)
     return (
-        f"{found.done} of {total} units are done and kept, {total - found.done} are left: "
-        f"`{continuation(command, target, place, again)}` goes on."
+        f"{found.done} of {found.done + found.left} units are done and kept, {found.left} are left: "
+        f"the same command with --resume {shlex.quote(str(place))} goes on."
     )
 
 
@@ -268,7 +259,7 @@ def _check_same_run(place: str, settings: Json) -> None:
 
     then = known({"options": {}, "code": {}, "data": {}, **Journal(place).manifest()["settings"]})
     now = known(settings)
-    free = {"max_success", "accept_unproven", "again"}  # no unit depends on these
+    free = {"max_success", "accept_unproven"}  # no unit depends on these
     differing = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
     differing = [name for name in differing if name not in free]
     if differing:
@@ -359,7 +350,6 @@ def play(
     target: str,
     name: str | None = None,
     stored: Mapping[str, Any] | None = None,
-    again: str | None = None,
     attacks: Sequence[Attack] | None = None,
     trials: int | None = None,
     scale: Scale | None = None,
@@ -368,8 +358,8 @@ def play(
 ) -> NoReturn:
     """Audit the game that `load` makes for a device, and end with the verdict's exit code.
 
-    `stored` is what the run folder keeps of the command's own options, and `again` what has to be named again to go on.
-    `keep` stores reconstructions, which are data. `show` prints what the door adds to the verdict.
+    `stored` is what the run folder keeps of the command's own options. `keep` stores reconstructions, which are data.
+    `show` prints what the door adds to the verdict.
     """
     from remanence.auditing import audit
     from remanence.scale.files import check_writable
@@ -381,9 +371,8 @@ def play(
         place = compute_device(shared.device)
         game = load(place)
         options = {"command": command, "target": target, **(stored or {}), **shared.stored(), "device": place}
-        options |= {} if again is None else {"again": again}
         run = scale.begin(game, options, folder, resume=shared.resume, galleries=keep)
-        with told(lambda: interrupted(command, target, shared.resume or folder, again)), run:
+        with told(lambda: interrupted(shared.resume or folder)), run:
             result = audit(
                 game,
                 attacks,

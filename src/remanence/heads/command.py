@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -121,20 +120,14 @@ def head(
     `remanence head HEAD --backbone file.py:make --resume FOLDER`.
     """
     files.check()
-    chosen = {
-        **stored(files, trained),
-        "show_reconstructions": show_reconstructions,
-        "released": str(released),
-    }
-    code = {name: chosen.pop(name) for name in ("backbone", "recipe") if name in chosen}  # is named again
+    chosen = {"show_reconstructions": show_reconstructions, "released": str(released)}
     play(
         lambda place: _game(released, files, trained, place),
         shared,
         command="head",
         target=str(released),
         name=released.name,
-        stored=chosen,
-        again=shlex.join([str(released), *(f"--{name}={each}" for name, each in code.items())]),
+        stored={**stored(files, trained), **chosen},
         attacks=_attacks(files, compute_device(shared.device)),
         keep=show_reconstructions,
         show=lambda result, game, folder: show_pictures(result, game, files.images or Path(), folder),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,14 +66,12 @@ def table(
             got="no model" if model is None else f"{model} without --data",
             hint="remanence table model.skops --data train.csv --label outcome",
         )
-    own = {} if ".py:" in model else {"model": model}
     play(
         lambda _: load_table_game(model, table),
         replace(shared, device=Device.CPU),
         command="table",
         target=model,
-        stored={**own, **stored(table), "show_reconstructions": show_reconstructions},
-        again=None if own else shlex.quote(model),
+        stored={"model": model, **stored(table), "show_reconstructions": show_reconstructions},
         keep=show_reconstructions,
         show=lambda result, game, folder: show_table(result, game, folder, table, rows=show_reconstructions),
     )

@@ -132,7 +132,6 @@ def text(
         target=str(files.adapter or model),
         name=(files.adapter or model).name,
         stored={**stored(files, asking), "model": str(model)},
-        again="",
         attacks=asking.attacks(),
         show=lambda result, *_: show_texts(result),
     )
