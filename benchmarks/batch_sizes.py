@@ -86,11 +86,10 @@ def one(
     named = dict(network.named_parameters())
     parts = torch.autograd.grad(cross_entropy(network(inputs), labels), list(named.values()))
     head = dense_head(network)
-    layers_of = head.layers_of({name: part[None] for name, part in zip(named, parts, strict=True)})
+    layers_of = head.layers_of(dict(zip(named, parts, strict=True)))
     clock = time.process_time if device == "cpu" else time.perf_counter
     began = clock()
-    found = reconstruct_low_rank(head, layers_of, precision=PRECISION)
-    guesses = found.inputs[0][found.found[0]]
+    guesses = reconstruct_low_rank(head, layers_of, precision=PRECISION).records.inputs
     seconds = clock() - began
     near = torch.cdist(inputs.double(), guesses) < 1e-3 * inputs.double().norm(dim=1, keepdim=True)
     return int(near.any(1).sum()), int((~near.any(0)).sum()), seconds

@@ -93,15 +93,16 @@ def one_row(name, data: Pictures, classes: int, dtype, *, bias: bool, peel: bool
         exposed += int(gradient_exposure(network, inputs, labels).exposed.sum())
         head, gradient = dense_head(network, inputs), leak(network, inputs, labels)
         started = time.perf_counter()
-        found = reconstruct(head, head.layers_of(gradient), precision=torch.finfo(dtype).eps, peel=peel)
+        layers = head.layers_of({name: value[0] for name, value in gradient.items()})
+        found = reconstruct(head, layers, precision=torch.finfo(dtype).eps, peel=peel).records
         seconds.append(time.perf_counter() - started)
-        guesses, names = found.inputs[0][found.found[0]], found.labels[0][found.found[0]]
+        guesses, names = found.inputs, found.labels
         distance = torch.cdist(inputs.flatten(1).double(), guesses)
         near = distance < 1e-2 * inputs.flatten(1).double().norm(dim=1, keepdim=True)
         recovered += int(near.any(1).sum())
         false += int((~near.any(0)).sum())
         labels_right += int((near & (labels[:, None] == names)).any(1).sum())
-        sizes += int(found.batch_size.item() == 8)
+        sizes += int(found.batch_size == 8)
         whole += int(near.any(1).all())
         errors = distance.square() / inputs[0].numel()
         worst.append(float(-10 * errors[near].max().log10()) if near.any() else float("inf"))
@@ -127,22 +128,21 @@ def low_rank(options: argparse.Namespace) -> None:
             started = time.perf_counter()
             found = reconstruct_low_rank(
                 head,
-                head.layers_of(gradient),
+                head.layers_of({name: value[0] for name, value in gradient.items()}),
                 precision=torch.finfo(torch.float32).eps,
             )
             if device == "cuda":
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - started
-            own = found.found[0]
-            guesses = found.inputs[0][own].view(-1, *inputs.shape[1:])
+            guesses = found.records.inputs.view(-1, *inputs.shape[1:])
             near = (
                 torch.cdist(inputs.flatten(1).double(), guesses.flatten(1)) < 0.01 * inputs[0].numel() ** 0.5
             )
             print(
                 f"3072-{width}-10 batch {count} seed {seed}: exposed {exposed}, recovered {int(near.any(1).sum())}, "
-                f"false {int((~near.any(0)).sum())}, batch size {int(found.batch_size)}, unexplained "
-                f"{float(found.unexplained[0, 0]):.1e}, {seconds:.1f} s; "
-                f"{quality(inputs, labels, guesses, found.labels[0][own], value_range=2.0)}",
+                f"false {int((~near.any(0)).sum())}, batch size {found.records.batch_size}, unexplained "
+                f"{float(found.unexplained[0]):.1e}, {seconds:.1f} s; "
+                f"{quality(inputs, labels, guesses, found.records.labels, value_range=2.0)}",
                 flush=True,
             )
 
@@ -263,8 +263,8 @@ def hybrid(options: argparse.Namespace) -> None:
             )
             measured = quality(inputs, labels, guesses, named, value_range=2.0)
             print(
-                f"{make.__name__} seed {seed}: {int(found.found.sum())} of 8 features recovered, batch size "
-                f"{int(found.batch_size)}, unexplained {float(found.unexplained[0, 0]):.1e}; {measured}; "
+                f"{make.__name__} seed {seed}: {len(found.records)} of 8 features recovered, batch size "
+                f"{found.records.batch_size}, unexplained {float(found.unexplained[0]):.1e}; {measured}; "
                 f"{time.perf_counter() - started:.0f} s",
                 flush=True,
             )

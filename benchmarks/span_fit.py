@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.updates.declared import LocalTraining
+from remanence.updates.dense.candidates import Proposal
 from remanence.updates.dense.exposure import gradient_exposure
 from remanence.updates.dense.layers import dense_head
-from remanence.updates.dense.proofs import Proposal, Recomputed
-from remanence.updates.dense.reader import proposed, prove
+from remanence.updates.dense.proofs import Recomputed
+from remanence.updates.dense.reader import prove
 from remanence.updates.dense.span_fit import fit_in_span
 from remanence.updates.rounding import Rounding
 
@@ -78,17 +79,14 @@ def main() -> None:
                 named = dict(model.named_parameters())
                 parts = torch.autograd.grad(cross_entropy(model(inputs), labels), list(named.values()))
                 head = dense_head(model)
-                layers = head.layers_of(
-                    {n: part.to(sent)[None] for n, part in zip(named, parts, strict=True)}
-                )
+                one = head.layers_of({n: part.to(sent) for n, part in zip(named, parts, strict=True)})
                 begun = time.perf_counter()
-                found = fit_in_span(head, layers, precision=rounding.relative, slots=count)
+                found = fit_in_span(head, one, precision=rounding.relative, slots=count)
                 seconds = time.perf_counter() - begun
-                guesses = found.inputs[0][found.found[0]]
+                guesses = found.inputs
                 apart = torch.cdist(inputs.double(), guesses) / inputs.double().norm(dim=1)[:, None]
                 off = apart.amin(1) if len(guesses) else apart.new_ones(count)
-                one = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
-                proof = prove(head, one, proposed(found), rounding, LocalTraining())
+                proof = prove(head, one, found, rounding, LocalTraining())
                 true = Proposal(inputs.double(), labels, proof.proposal.shares.new_full((count,), 1 / count))
                 made = Recomputed.of(head, one, true, rounding)
                 margin = max(rest / within for rest, within in map(made.residual, range(len(one))))

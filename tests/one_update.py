@@ -8,10 +8,11 @@ from torch.nn.functional import cross_entropy
 
 from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.belonging import Belonging, belonging
+from remanence.updates.dense.candidates import Proposal
 from remanence.updates.dense.coordinates import Coordinates, condensed
 from remanence.updates.dense.layers import decays, dense_head
 from remanence.updates.dense.proofs import Proof, verify
-from remanence.updates.dense.reader import no_records, read_dense
+from remanence.updates.dense.reader import read_dense
 from remanence.updates.parts import working
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Sent
@@ -28,8 +29,8 @@ class Reading:
 
 
 def read_update(head, layers, rounding, *, training=None, scale_is_known=True) -> Reading:
-    """Read one update, whose tensors have a dimension for trials, of size 1; what is not several steps must be one."""
-    one = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
+    """Read one update; what is not several steps must be one."""
+    one = list(layers)
     found = condensed(head, one[:1], rounding)
     sent = Sent(rounding, training or LocalTraining(), scale_is_known=scale_is_known)
     weight, bias = one[0]
@@ -38,12 +39,12 @@ def read_update(head, layers, rounding, *, training=None, scale_is_known=True) -
     fit = belonging(head, one, rounding)
     if sent.training.is_plain:
         if not fit.is_one_step:
-            return Reading(fit, verify(head, one, no_records(one), rounding=rounding))
+            return Reading(fit, verify(head, one, Proposal.nothing(one), rounding=rounding))
         one = [
             (weight - fit.decay * own, None if bias is None or shift is None else bias - fit.decay * shift)
             for (weight, bias), (own, shift) in zip(one, decays(head), strict=True)
         ]
-    (staged,) = read_dense(head, [(w[None], None if b is None else b[None]) for w, b in one], sent)
+    staged = read_dense(head, one, sent)
     proof = staged.proof
     if found is not None:
         proof = replace(proof, proposal=replace(proof.proposal, inputs=found.inputs(proof.proposal.inputs)))
@@ -61,7 +62,7 @@ def read(model, gradient, example=None, **options):
     """One update of a module's dense layers, at the precision of its numbers."""
     head = dense_head(model, example)
     rounding = Rounding.of(value.dtype for value in gradient.values())
-    layers = head.layers_of({name: value[None] for name, value in gradient.items()})
+    layers = head.layers_of(gradient)
     return read_update(head, layers, rounding, **options)
 
 

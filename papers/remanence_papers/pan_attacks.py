@@ -74,8 +74,12 @@ def ours(network: nn.Module, gradient: Mapping[str, Tensor]) -> Found:
     """The exact attack."""
     head = dense_head(network)
     precision = torch.finfo(next(network.parameters()).dtype).eps
-    found = reconstruct(head, head.layers_of(gradient), precision=precision, slots=256)
-    return found.inputs[0][found.found[0]], found.labels[0][found.found[0]]
+    found = reconstruct(head, head.layers_of(_first(gradient)), precision=precision, slots=256).records
+    return found.inputs, found.labels
+
+
+def _first(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: values[0] for name, values in gradients.items()}
 
 
 def optimised(
@@ -355,8 +359,8 @@ def figure_11(settings: Settings) -> Outcome:
 
 def _low_rank(network: nn.Module, gradient: Mapping[str, Tensor]) -> Found:
     head = dense_head(network)
-    found = reconstruct_low_rank(head, head.layers_of(gradient), precision=1.2e-7)
-    return found.inputs[0][found.found[0]], found.labels[0][found.found[0]]
+    found = reconstruct_low_rank(head, head.layers_of(_first(gradient)), precision=1.2e-7).records
+    return found.inputs, found.labels
 
 
 def _shared(network: nn.Module, batch: Records) -> Records:

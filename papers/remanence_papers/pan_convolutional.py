@@ -105,7 +105,7 @@ def table_2(settings: Settings) -> Outcome:
             leaked = leak(network, batch)
             gradient = {key: value[0] for key, value in leaked.items()}
             guesses, labels, found = hybrid_attack(network, gradient, shape, precision=1.2e-7, steps=steps)
-            recovered += int(found.found.sum())
+            recovered += len(found.records)
             tried = {"features, then a generator": (guesses, labels)}
             for kind, count in searches.items():
                 (tried[kind],) = optimised(network, [leaked], kind, count, 8, settings.device, shape)

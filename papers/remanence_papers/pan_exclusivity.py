@@ -284,8 +284,8 @@ def _exactly(mechanism: SharedGradient, gradient: Mapping[str, Tensor], batch: R
     head = dense_head(mechanism.module, batch.features[:2])
     if not head.is_whole_network:
         return 0
-    found = reconstruct_low_rank(head, head.layers_of(gradient), precision=1.2e-7)
-    guesses = found.inputs[0][found.found[0]]
+    layers = head.layers_of({name: values[0] for name, values in gradient.items()})
+    guesses = reconstruct_low_rank(head, layers, precision=1.2e-7).records.inputs
     if not len(guesses):
         return 0
     near = torch.cdist(batch.features.double(), guesses) < 1e-2 * batch.features.double().norm(

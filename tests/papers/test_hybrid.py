@@ -45,7 +45,7 @@ def test_both_stages_rebuild_smooth_pictures():
     )
     assert sorted(named.tolist()) == sorted(labels.tolist())
     extract = extractor_of(network, dense_head(network, inputs))
-    features = torch.cdist(extract(inputs).detach().double(), found.inputs[0][found.found[0]])
+    features = torch.cdist(extract(inputs).detach().double(), found.records.inputs)
     assert (features.amin(1) < 1e-4 * extract(inputs).norm(dim=1)).all(), "stage one is exact"
     errors = torch.cdist(inputs.flatten(1), pictures.flatten(1)).amin(1).square() / 64
     assert (errors < 0.02).all(), "stage two is close; an unrelated smooth picture is at 0.3 or more"

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from one_update import read_update
 from remanence.updates.dense.belonging import belonging
-from remanence.updates.dense.candidates import Remainder
+from remanence.updates.dense.candidates import Proposal, Remainder
 from remanence.updates.dense.coordinates import condensed
 from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import sharpened
@@ -19,7 +19,7 @@ def layers_of(model, inputs, labels, dtype=torch.float32):
     named = dict(model.named_parameters())
     made = torch.autograd.grad(cross_entropy(model(inputs), labels), list(named.values()))
     head = dense_head(model)
-    return head, head.layers_of({n: v.to(dtype)[None] for n, v in zip(named, made, strict=True)})
+    return head, head.layers_of({n: v.to(dtype) for n, v in zip(named, made, strict=True)})
 
 
 def network(seed=0, numbers=1200, width=600):
@@ -35,7 +35,7 @@ def batch(size, numbers=1200, seed=1):
 @pytest.mark.parametrize("size", [6, 300])
 def test_norms_and_the_balance_of_neurons_are_what_they_were(size):
     head, layers = layers_of(network(), *batch(size))
-    one = [(weight[0], bias[0]) for weight, bias in layers]
+    one = layers
     found = condensed(head, one[:1], Rounding(1.2e-7))
     (whole, _), (short,) = one[0], found.gradients
     assert short.shape[1] < whole.shape[1] / 4
@@ -91,7 +91,7 @@ def test_a_difference_of_weights_spans_as_many_directions_as_records_and_is_expl
     before = {name: parameter.detach() for name, parameter in model.named_parameters()}
     steps = torch.autograd.grad(cross_entropy(model(inputs), labels), list(model.parameters()))
     after = {name: old - 0.1 * step for (name, old), step in zip(before.items(), steps, strict=True)}
-    update = {name: value[None] for name, value in difference(before, after).items()}
+    update = difference(before, after)
     head, rounding = dense_head(model), rounding_of_difference(before)
     reading = read_update(head, head.layers_of(update), rounding, scale_is_known=False)
     assert len(reading.coordinates.basis) == 6
@@ -106,15 +106,15 @@ def test_inputs_that_are_a_little_off_follow_from_the_neurons_that_they_switch_o
     model = nn.Sequential(nn.Linear(40, 900), nn.ReLU(), nn.Linear(900, 900), nn.ReLU(), nn.Linear(900, 10))
     inputs, labels = batch(6, 40)
     head, layers = layers_of(model, inputs, labels)
-    shares, right = torch.full((1, 6), 1 / 6, dtype=torch.float64), inputs.double()[None]
+    shares, right = torch.full((6,), 1 / 6, dtype=torch.float64), inputs.double()
     rough = right + 1e-3 * torch.randn(6, 6, dtype=torch.float64) @ right
-    left = Remainder.of(head, layers, (rough, labels[None], 0.999 * shares))
+    left = Remainder.of(head, layers, Proposal(rough, labels, 0.999 * shares))
     found = sharpened(head, left, 1e-3)
     assert left.unexplained.max() > 3e-3
     assert found.unexplained.max() < 1e-5
-    assert (found.inputs - right).norm() < 1e-5 * right.norm()
-    assert torch.allclose(found.shares, shares, rtol=1e-5)
-    stranger = left.by(head, (rough + torch.randn_like(rough), labels[None], shares))
+    assert (found.records.inputs - right).norm() < 1e-5 * right.norm()
+    assert torch.allclose(found.records.shares, shares, rtol=1e-5)
+    stranger = left.by(head, Proposal(rough + torch.randn_like(rough), labels, shares))
     assert sharpened(head, stranger, 1e-3) is stranger
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_exact import leak, met
+from test_exact import layers_of, met
 
 from conftest import relu_network
 from one_update import read_update
@@ -31,15 +31,14 @@ def test_a_batch_without_exclusive_neurons_comes_back_whole(bias, depth, dtype):
     inputs = inputs.to(dtype).double()
     assert not gradient_exposure(network, inputs.to(dtype), labels).exposed.any()
     head = dense_head(network)
-    layers = head.layers_of(leak(network, inputs, labels))
-    assert not reconstruct(head, layers, precision=PRECISION[dtype]).found.any(), (
-        "exclusivity alone finds none"
-    )
+    layers = layers_of(head, network, inputs, labels)
+    at_sight = reconstruct(head, layers, precision=PRECISION[dtype])
+    assert len(at_sight.records) == 0, "exclusivity alone finds none"
     found = reconstruct_low_rank(head, layers, precision=PRECISION[dtype])
     back, false = met(found, inputs, labels, tolerance=1e-8 if dtype is torch.float64 else 1e-3)
     assert back.all()
     assert false == 0
-    assert found.batch_size.item() == 16, "the rank of the gradient is the batch size"
+    assert found.records.batch_size == 16, "the rank of the gradient is the batch size"
     assert found.unexplained.max() < (1e-10 if dtype is torch.float64 else 1e-5)
 
 
@@ -49,7 +48,7 @@ def test_a_repeated_sample_is_one_direction_and_no_false_samples_appear():
     inputs = torch.cat([inputs, inputs[:1]])
     labels = torch.cat([labels, labels[:1]])
     head = dense_head(network)
-    found = reconstruct_low_rank(head, head.layers_of(leak(network, inputs, labels)), precision=2.2e-16)
+    found = reconstruct_low_rank(head, layers_of(head, network, inputs, labels), precision=2.2e-16)
     assert met(found, inputs, labels)[1] == 0
 
 
@@ -57,9 +56,9 @@ def test_the_same_seed_gives_the_same_batch():
     network = relu_network(60, 256, 10, seed=2)
     inputs, labels = batch(14, 60, 10, 2)
     head = dense_head(network)
-    layers = head.layers_of(leak(network, inputs, labels))
+    layers = layers_of(head, network, inputs, labels)
     first, second = (reconstruct_low_rank(head, layers, precision=2.2e-16, seed=5) for _ in range(2))
-    assert torch.allclose(first.inputs, second.inputs, atol=1e-9)
+    assert torch.allclose(first.records.inputs, second.records.inputs, atol=1e-9)
 
 
 def test_a_batch_of_64_is_proven_whole_and_one_beyond_reach_claims_nothing():
@@ -67,7 +66,7 @@ def test_a_batch_of_64_is_proven_whole_and_one_beyond_reach_claims_nothing():
         network = relu_network(100, width, 10, dtype=torch.float32, seed=3)
         inputs, labels = batch(count, 100, 10, 3)
         inputs, head = inputs.float().double(), dense_head(network)
-        proof = read_update(head, head.layers_of(leak(network, inputs, labels)), Rounding(1.2e-7)).proof
+        proof = read_update(head, layers_of(head, network, inputs, labels), Rounding(1.2e-7)).proof
         assert (proof.count, proof.batch_size, proof.explains_all) == (
             (64, 64, True) if whole else (0, None, False)
         )

@@ -13,9 +13,10 @@ from conftest import relu_network
 from one_update import read_update
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import belonging
+from remanence.updates.dense.candidates import Proposal
 from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import reconstruct
-from remanence.updates.dense.proofs import Proposal, verify, verify_rows
+from remanence.updates.dense.proofs import verify, verify_rows
 from remanence.updates.dense.reader import Own
 from remanence.updates.inspection import open_update
 from remanence.updates.inspection import read as read_whole
@@ -30,7 +31,7 @@ FLOAT32 = Rounding(1.2e-7)
 
 def read(network, gradient, rounding=FLOAT32, **options):
     head = dense_head(network)
-    layers = head.layers_of({name: value[None] for name, value in gradient.items()})
+    layers = head.layers_of(gradient)
     return read_update(head, layers, rounding, **options)
 
 
@@ -211,6 +212,12 @@ def test_a_record_that_is_there_twice_does_not_halve_the_batch():
     assert (count["claimed"], count["sizes"], wrong) == (1, 0, "")
 
 
+def test_records_behind_one_layer_are_refined_to_the_precision_of_the_update():
+    """Seed 13 has 8 records in double precision, read behind the one layer whose weight is used once."""
+    _, (_, count, (wrong, _), _) = foreign_updates.Job(512, "ReLU", foreign_updates.SHAPES[0])(13)
+    assert (count["claimed"], count["sizes"], wrong) == (8, 1, "")
+
+
 def test_a_record_that_was_not_in_the_batch_is_not_proven():
     network, inputs, labels = subject()
     head = dense_head(network)
@@ -239,9 +246,9 @@ def test_a_refinement_that_explains_no_more_is_thrown_away():
     network, inputs, labels = subject()
     update, _ = as_update(*trained(network, inputs, labels, 0.1, 2), 0.1)
     head = dense_head(network)
-    layers = head.layers_of({name: value[None] for name, value in update.items()})
+    layers = head.layers_of(update)
     found = reconstruct(head, layers, precision=1e-4)
-    kept = found.inputs[0][found.found[0]]
+    kept = found.records.inputs
     off = torch.cdist(kept, inputs.double()).amin(1) / inputs.double().norm(dim=1).mean()
     assert off.median() < 1e-3
 

@@ -98,10 +98,10 @@ def test_behind_relu_it_needs_no_exclusive_neuron(count):
     model, (inputs, labels) = network(nn.ReLU), batch(count)
     assert not gradient_exposure(model, inputs, labels).exposed.all()
     head = dense_head(model)
-    layers = head.layers_of({n: v[None] for n, v in update(model, inputs, labels).items()})
+    layers = head.layers_of(update(model, inputs, labels))
     found = fit_in_span(head, layers, precision=FLOAT32)
-    assert found.found.sum() == count
-    off = torch.cdist(inputs.double(), found.inputs[0]).amin(1) / inputs.double().norm(dim=1)
+    assert len(found) == count
+    off = torch.cdist(inputs.double(), found.inputs).amin(1) / inputs.double().norm(dim=1)
     assert off.max() < 1e-5
 
 
@@ -111,16 +111,16 @@ def test_one_record_is_read_however_near_its_neurons_lie_to_a_kink():
         model = nn.Sequential(nn.Linear(64, 256), nn.LeakyReLU(), nn.Linear(256, 10))
         inputs, labels = torch.randn(1, 64), torch.randint(10, (1,))
         head = dense_head(model)
-        layers = head.layers_of({n: v[None] for n, v in update(model, inputs, labels).items()})
+        layers = head.layers_of(update(model, inputs, labels))
         found = fit_in_span(head, layers, precision=FLOAT32)
-        assert (found.inputs[0] - inputs).norm() < 1e-5 * inputs.norm(), seed
+        assert (found.inputs - inputs).norm() < 1e-5 * inputs.norm(), seed
 
 
 def test_a_batch_as_large_as_the_input_is_out_of_reach():
     model, (inputs, labels) = network(nn.GELU), batch(48)
     head = dense_head(model)
-    layers = head.layers_of({n: v[None] for n, v in update(model, inputs, labels).items()})
-    assert not fit_in_span(head, layers, precision=FLOAT32, slots=64).found.any()
+    layers = head.layers_of(update(model, inputs, labels))
+    assert not len(fit_in_span(head, layers, precision=FLOAT32, slots=64))
 
 
 @pytest.mark.parametrize("activation", SMOOTH, ids=lambda one: one.name)
@@ -154,7 +154,7 @@ def test_exclusive_neurons_are_not_counted_where_there_are_none_and_the_guard_re
 def test_a_large_layer_is_sketched_and_gives_the_same_span(monkeypatch):
     model, (inputs, labels) = network(nn.GELU), batch(6)
     head = dense_head(model)
-    layers = head.layers_of({n: v[None] for n, v in update(model, inputs, labels).items()})
+    layers = head.layers_of(update(model, inputs, labels))
     whole = SpanEquations.of(head, layers, FLOAT32)
     monkeypatch.setattr(span, "_LARGE", 8)
     monkeypatch.setattr(span, "_SPARE", 4)

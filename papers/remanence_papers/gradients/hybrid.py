@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remanence.scale.progress import track
+from remanence.updates.dense.candidates import Remainder
 from remanence.updates.dense.layers import DenseHead, dense_head
-from remanence.updates.dense.peeling import Recovered
 from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 
 Extractor = Callable[[Tensor], Tensor]  # pictures (n, channels, h, w) → features (n, numbers)
@@ -24,11 +24,10 @@ Extractor = Callable[[Tensor], Tensor]  # pictures (n, channels, h, w) → featu
 
 def reconstruct_features(
     model: nn.Module, gradient: Mapping[str, Tensor], example: Tensor, *, precision: float
-) -> Recovered:
+) -> Remainder:
     """Stage one: the features of every sample that the dense layers' gradient gives away."""
     head = dense_head(model, example).double()
-    layers = head.layers_of({name: value.unsqueeze(0) for name, value in gradient.items()})
-    return reconstruct_low_rank(head, layers, precision=precision)
+    return reconstruct_low_rank(head, head.layers_of(gradient), precision=precision)
 
 
 def extractor_of(model: nn.Module, head: DenseHead) -> Extractor:
@@ -125,14 +124,13 @@ def hybrid_attack(
     value_range: tuple[float, float] = (-1.0, 1.0),
     steps: int = 2000,
     seed: int = 0,
-) -> tuple[Tensor, Tensor, Recovered]:
+) -> tuple[Tensor, Tensor, Remainder]:
     """Both stages: pictures, their labels, and what stage one recovered."""
     parameter = next(model.parameters())
     example = torch.zeros(2, *shape, device=parameter.device, dtype=parameter.dtype)
     found = reconstruct_features(model, gradient, example, precision=precision)
-    own = found.found[0]
     extract = extractor_of(model, dense_head(model, example))
     pictures = invert_features(
-        extract, found.inputs[0][own], shape, value_range=value_range, steps=steps, seed=seed
+        extract, found.records.inputs, shape, value_range=value_range, steps=steps, seed=seed
     )
-    return pictures, found.labels[0][own], found
+    return pictures, found.records.labels, found

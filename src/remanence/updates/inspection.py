@@ -205,9 +205,7 @@ def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Sequence[M
         head = head.double()
     names = [f"{name}.{part}".removeprefix(".") for name in head.names for part in ("weight", "bias")]
     each = [{name: one.gradient[name] for name in names if name in one.gradient} for one in subject.updates]
-    firsts = [head.layers_of({name: value[None] for name, value in one.items()})[0] for one in each]
-    rows = [(weight[0], None if bias is None else bias[0]) for weight, bias in firsts]
-    found = condensed(head, rows, subject.rounding)
+    found = condensed(head, [head.layers_of(one)[0] for one in each], subject.rounding)
     if found is None:
         return head, each
     return found.head, [{**one, names[0]: own} for one, own in zip(each, found.gradients, strict=True)]

@@ -22,6 +22,7 @@ from torch.nn.functional import one_hot
 
 from remanence.updates.dense.layers import LARGE, DenseHead, Layers
 from remanence.updates.parts import norm, row_slices, working
+from remanence.updates.rounding import HALF
 
 _AT_ONCE = 2**20  # numbers in the largest tensor of a chunk
 _CLEARLY_NEGATIVE = 1e-3
@@ -33,9 +34,8 @@ _AFFORDED, _FEWEST = 2**33, 64  # multiplications for neurons without a twin, an
 
 @dataclass(frozen=True)
 class Candidates:
-    """Neurons that may be exclusive: `trial` and `neuron` name them, one entry each."""
+    """Neurons that may be exclusive, one entry each."""
 
-    trial: Tensor
     neuron: Tensor
     signal: Tensor  # δ_j / M: the row of the gradient is this times the input
     label: Tensor
@@ -65,36 +65,36 @@ def worth_testing(
     if signal is None or weights < _LARGE:
         return live
     if not only_twins:
-        return live & (live.cumsum(1) <= max(_FEWEST, _AFFORDED // weights))
+        return live & (live.cumsum(0) <= max(_FEWEST, _AFFORDED // weights))
     generator = torch.Generator().manual_seed(0)
     sides = torch.randn(rows.shape[-1], _SIDES, generator=generator, dtype=torch.float64).to(rows)
-    # (trials, neurons, sides), of the implied inputs
-    groups = twins((rows @ sides) / signal.where(live, 1.0).unsqueeze(-1), live, tolerance)
+    # (neurons, sides), of the implied inputs
+    groups = twins((rows @ sides) / signal.where(live, 1.0)[:, None], live, tolerance)
     return (groups >= 0) & (groups < _OF_A_KIND)
 
 
 def twins(seen: Tensor, live: Tensor, tolerance: float) -> Tensor:
-    """For each implied input, `(trials, neurons, sides)`, how many earlier neurons imply the same one.
+    """For each implied input, `(neurons, sides)`, how many earlier neurons imply the same one.
 
     0 for the first neuron of each group, 1 for the next; −1 for neurons whose input is unique.
     """
-    seen = seen[..., :_SIDES].where(live.unsqueeze(-1), torch.nan)
-    size = seen.abs().nanmedian(1, keepdim=True).values
-    order = seen[..., 0].nan_to_num(nan=torch.inf).argsort(1)
-    ordered = (seen / size).gather(1, order.unsqueeze(-1).expand_as(seen))
+    seen = seen[:, :_SIDES].where(live[:, None], torch.nan)
+    size = seen.abs().nanmedian(0).values
+    order = seen[:, 0].nan_to_num(nan=torch.inf).argsort()
+    ordered = (seen / size)[order]
     twin, begins = torch.zeros_like(live), torch.ones_like(live)
     for apart in (1, 2):
-        same = ((ordered[:, apart:] - ordered[:, :-apart]).abs() <= tolerance).all(-1)  # NaN is near nothing
-        twin[:, apart:] |= same
-        twin[:, :-apart] |= same
-        begins[:, apart:] &= ~same
-    place = torch.arange(live.shape[1], device=live.device).expand_as(order)
-    before = place - place.where(begins, 0).cummax(1).values
-    return torch.zeros_like(order).scatter(1, order, before.where(twin, -1))
+        same = ((ordered[apart:] - ordered[:-apart]).abs() <= tolerance).all(-1)  # NaN is near nothing
+        twin[apart:] |= same
+        twin[:-apart] |= same
+        begins[apart:] &= ~same
+    place = torch.arange(len(live), device=live.device)
+    before = place - place.where(begins, 0).cummax(0).values
+    return torch.zeros_like(order).scatter(0, order, before.where(twin, -1))
 
 
 def find_candidates(head: DenseHead, left: Remainder, live: Tensor, precision: float) -> Candidates:
-    """Test every live neuron `(trials, neurons)` of the first layer.
+    """Test every live neuron of the first layer.
 
     `precision` is the rounding error of the numbers that the gradient was computed in.
     """
@@ -112,44 +112,37 @@ def find_candidates(head: DenseHead, left: Remainder, live: Tensor, precision: f
         columns = head.sign * left.second.mT
         floor = _CLEARLY_NEGATIVE * columns.abs().amax(-1, keepdim=True)
         live = live & ((columns < -floor).sum(-1) == 1)
-    trial, neuron = live.nonzero(as_tuple=True)
-    if not len(trial):
+    neuron = live.nonzero().squeeze(1)
+    if not len(neuron):
         empty = rows.new_zeros(0)
-        return Candidates(trial, neuron, empty, trial, empty, empty, empty)
+        return Candidates(neuron, empty, neuron, empty, empty, empty)
     if signal is not None and len(head.weights) > 2:  # one pass for all labels, before one for each
-        parts = torch.arange(len(trial), device=trial.device).split(max(1, _AT_ONCE // max(head.widths)))
-        may = torch.cat(
-            [_silent_outside(head, left, (trial[some], neuron[some]), precision) for some in parts]
-        )
-        trial, neuron = trial[may], neuron[may]
+        parts = neuron.split(max(1, _AT_ONCE // max(head.widths)))
+        neuron = neuron[torch.cat([_silent_outside(head, left, some, precision) for some in parts])]
     labels = 1 if len(head.weights) == 2 and signal is not None else head.classes
     largest = max(rows.shape[-1], *(width * head.classes for width in head.widths[1:]), head.classes * labels)
     parts = []
-    for chunk in torch.arange(len(trial), device=trial.device).split(max(1, _AT_ONCE // largest)):
-        t, j = trial[chunk], neuron[chunk]
-        columns = head.sign * left.columns(t, j).to(rows)
+    for j in neuron.split(max(1, _AT_ONCE // largest)):
+        columns = head.sign * left.columns(j).to(rows)
         if signal is None:
-            found = _without_bias(head, head.sign * rows[t, j], columns, head.sign * own[t, j], j, precision)
+            found = _without_bias(head, head.sign * rows[j], columns, head.sign * own[j], j, precision)
         else:
-            x = rows[t, j] / signal[t, j, None]
-            found = _with_bias(head, x, columns, signal[t, j], own[t, j], precision)
-        parts.append(Candidates(t, j, *found))
+            found = _with_bias(head, rows[j] / signal[j, None], columns, signal[j], own[j], precision)
+        parts.append(Candidates(j, *found))
     return Candidates(
         *(torch.cat([getattr(p, name) for p in parts]) for name in Candidates.__dataclass_fields__)
     )
 
 
-def _silent_outside(
-    head: DenseHead, left: Remainder, which: tuple[Tensor, Tensor], precision: float
-) -> Tensor:
-    """Neurons, by trial, whose column is zero where the implied input activates nothing, whatever its label.
+def _silent_outside(head: DenseHead, left: Remainder, neuron: Tensor, precision: float) -> Tensor:
+    """Which of these neurons have a column that is zero where the implied input activates nothing, whatever its label.
 
     The excluded neurons would deviate by more than `tolerance_of`, even allowing for rounding.
     """
     rows, signal = left.first
     assert signal is not None
-    columns = left.columns(*which).to(rows)
-    inputs, logits = head.forward(rows[which] / signal[which].unsqueeze(-1))
+    columns = left.columns(neuron).to(rows)
+    inputs, logits = head.forward(rows[neuron] / signal[neuron, None])
     outside = (columns * (inputs[2] <= 0)).norm(dim=-1) / columns.norm(dim=-1)
     chances = logits.softmax(-1).topk(2).values
     loss = torch.maximum(1 - chances[:, 0], chances[:, 1])  # of the likeliest label, which is the least
@@ -276,68 +269,96 @@ def mode(values: Tensor, tolerance: float) -> tuple[float, int]:
 
 @final
 @dataclass(frozen=True)
-class Remainder:
-    """The residual of gradients after subtracting samples; with a dimension for trials.
+class Proposal:
+    """Records that an attack names, and the share of the update that it gives each (1 / batch size in a plain mean)."""
 
-    A label of −1 marks an empty slot.
-    """
+    inputs: Tensor  # (records, numbers), what enters the first dense layer
+    labels: Tensor  # (records,)
+    shares: Tensor  # (records,)
+
+    @classmethod
+    def nothing(cls, layers: Layers) -> Proposal:
+        """No record of an update."""
+        none = layers[0][0][:0].double()
+        return cls(none, none[:, 0].long(), none[:, 0])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Tensor | slice) -> Proposal:
+        return Proposal(self.inputs[index], self.labels[index], self.shares[index])
+
+    def __add__(self, other: Proposal) -> Proposal:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Proposal(*(torch.cat(pair) for pair in pairs))
+
+    def with_shares(self, shares: Tensor) -> Proposal:
+        """The same records with other shares."""
+        return Proposal(self.inputs, self.labels, shares)
+
+    @property
+    def batch_size(self) -> int:
+        """The batch size implied by the shares; 0 if it is not a whole number. A hint, not a proof."""
+        size = float((1 / self.shares).median()) if len(self) else 0.0
+        return round(size) if abs(size - round(size)) <= 1e-2 * min(size, 25) else 0
+
+
+@final
+@dataclass(frozen=True)
+class Remainder:
+    """The residual of an update after subtracting records."""
 
     whole: Layers
-    inputs: Tensor  # (trials, slots, numbers) of the samples, and (trials, slots) the labels and shares
-    labels: Tensor
-    shares: Tensor
+    records: Proposal
     first: tuple[Tensor, Tensor | None]  # the residual of the first layer
     second: Tensor | None  # and of the second; None of a large one, of which only columns are made
     parts: list[tuple[Tensor, Tensor]]  # what enters each layer and the loss's derivative in what it puts out
-    sizes: Tensor  # (trials, layers), norms of the gradients
+    sizes: Tensor  # (layers,), norms of the gradients
 
     @classmethod
-    def of(
-        cls,
-        head: DenseHead,
-        layers: Layers,
-        samples: tuple[Tensor, Tensor, Tensor],
-        sizes: Tensor | None = None,
-    ) -> Self:
-        """The residual given inputs, labels and shares."""
+    def of(cls, head: DenseHead, layers: Layers, records: Proposal, sizes: Tensor | None = None) -> Self:
+        """The residual given records."""
         if sizes is None:
-            sizes = torch.stack([torch.stack([norm(one) for one in own]) for own, _ in layers], 1)
-        inputs, labels, shares = samples
-        parts = head.parts(inputs, labels.clamp(min=0), shares * (labels >= 0))
-        (weight, bias), after = layers[0], layers[1][0]
-        small = len(layers) == 2 or after[0].numel() <= LARGE
-        first = _less(weight, *parts[0]), None if bias is None else bias - parts[0][1].sum(-2)
-        second = _less(after, *parts[1]) if small else None
-        return cls(layers, *samples, first, second, parts, sizes)
+            sizes = torch.stack([norm(weight) for weight, _ in layers])
+        parts = head.parts(records.inputs, records.labels, records.shares)
+        (weight, bias), after = layers[0], layers[1:2]
+        first = _less(weight, *parts[0]), None if bias is None else bias - parts[0][1].sum(0)
+        is_made = after and (len(layers) == 2 or after[0][0].numel() <= LARGE)
+        second = _less(after[0][0], *parts[1]) if is_made else None
+        return cls(layers, records, first, second, parts, sizes)
 
-    def by(self, head: DenseHead, samples: tuple[Tensor, Tensor, Tensor]) -> Self:
-        """The residual of the same gradients given other samples."""
-        return self.of(head, self.whole, samples, self.sizes)
+    def by(self, head: DenseHead, records: Proposal) -> Self:
+        """The residual of the same gradients given other records."""
+        return self.of(head, self.whole, records, self.sizes)
 
-    def columns(self, trial: Tensor, neuron: Tensor) -> Tensor:
+    def columns(self, neuron: Tensor) -> Tensor:
         """The residual of some columns of the second layer, `(columns, outputs)`."""
         if self.second is not None:
-            return self.second[trial, :, neuron]
+            return self.second[:, neuron].mT
         values, delta = self.parts[1]
-        own = self.whole[1][0][trial, :, neuron].to(delta)
-        return own - torch.einsum("ns,nso->no", values[trial, :, neuron], delta[trial])
+        return self.whole[1][0][:, neuron].mT.to(delta) - values[:, neuron].mT @ delta
 
     @cached_property
     def unexplained(self) -> Tensor:
-        """The relative residual of each layer's gradient, by norm: `(trials, layers)`."""
+        """The relative residual of each layer's gradient, by norm: `(layers,)`."""
         pairs = zip(self.whole, self.parts, strict=True)
-        left = torch.stack([_left(own, *parts) for (own, _), parts in pairs], 1)
+        left = torch.stack([_left(own, *parts) for (own, _), parts in pairs])
         return (left / self.sizes).where(self.sizes > 0, 0.0)
+
+    def is_complete(self, precision: float) -> bool:
+        """Whether the residual is mere rounding."""
+        rounding = 2 * precision if precision > HALF else max(1e-6, 1e2 * precision)
+        return len(self.records) > 0 and bool(self.unexplained.max() < rounding)
 
 
 def _less(weight: Tensor, values: Tensor, delta: Tensor) -> Tensor:
     own = weight.to(working(weight))
-    return torch.baddbmm(own, delta.mT.to(own), values.to(own), alpha=-1)
+    return torch.addmm(own, delta.mT.to(own), values.to(own), alpha=-1)
 
 
 def _left(weight: Tensor, values: Tensor, delta: Tensor) -> Tensor:
-    """The norm of a layer's residual gradient, for each trial."""
-    squares = values.new_zeros(len(weight), dtype=torch.float64)
-    for rows in row_slices(weight[0]):
-        squares += _less(weight[:, rows], values, delta[..., rows]).flatten(1).norm(dim=1).square()
+    """The norm of a layer's residual gradient."""
+    squares = values.new_zeros((), dtype=torch.float64)
+    for rows in row_slices(weight):
+        squares += _less(weight[rows], values, delta[:, rows]).norm().square()
     return squares.sqrt()

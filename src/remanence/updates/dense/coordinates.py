@@ -79,7 +79,7 @@ def _span(weight: Tensor, bias: Tensor | None, rounding: Rounding) -> Tensor:
     if rank == width and bias is not None and not rounding.is_coarse:
         live = bias != 0
         tolerance = tolerance_of(rounding.of_largest(weight))
-        place = twins((seen / bias.where(live, 1.0)[:, None])[None], live[None], tolerance)[0]
+        place = twins(seen / bias.where(live, 1.0)[:, None], live, tolerance)
         own = weight[(place == 0).nonzero().squeeze(1)[:_GROUPS]].double()
         if len(own):
             return torch.linalg.qr(own.mT)[0].mT

@@ -158,7 +158,7 @@ def decays(head: DenseHead) -> list[tuple[Tensor, Tensor | None]]:
 
 
 Layer = tuple[Tensor, Tensor | None]  # weight and bias gradient of one layer
-Layers = list[Layer]  # of every layer, with a dimension for trials in front
+Layers = Sequence[Layer]  # of every layer
 
 _BEYOND = "no exact attack reads this network; InvertingGradients of remanence_papers searches pictures by optimisation"
 _LOGITS = "a network that returns logits: a softmax or a sigmoid at its end belongs to the loss"

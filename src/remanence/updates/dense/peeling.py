@@ -17,15 +17,12 @@ parallel, which `proofs` rules out or does not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
-
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from remanence.updates.dense.candidates import (
     Candidates,
+    Proposal,
     Remainder,
     find_candidates,
     is_whole,
@@ -34,36 +31,25 @@ from remanence.updates.dense.candidates import (
     twins,
     worth_testing,
 )
-from remanence.updates.dense.layers import DenseHead, Layer, Layers, product
-from remanence.updates.rounding import HALF
+from remanence.updates.dense.layers import DenseHead, Layers, product
 
 _ROUGHLY = 0.1  # the share of the gradient that may be unexplained for this to make sense
 _CLEARLY = 1e-2  # of the usual size of what a neuron puts out: so far below zero it must be to count as off
 
 
-Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slots, ...) each
-
-
 def sharpened(head: DenseHead, left: Remainder, nearly: float) -> Remainder:
-    """The same with refined samples, in trials whose samples explain much, but not `nearly` all, of the gradient.
+    """The same with refined records, if these explain much, but not `nearly` all, of the gradient.
 
-    Trials that still do not explain nearly all are unchanged.
+    It is unchanged where they still do not explain nearly all.
     """
-    rest = left.unexplained.amax(1)
-    for trial in ((rest >= nearly) & (rest < _ROUGHLY)).nonzero().squeeze(1).tolist():
-        inputs, labels, shares = left.inputs.clone(), left.labels, left.shares.clone()
-        own = labels[trial] >= 0
-        weight, bias = left.whole[0]
-        first = weight[trial], None if bias is None else bias[trial]
-        sharp = _by_what_is_off(head, first, inputs[trial][own])
-        if sharp is None:
-            continue
-        inputs[trial, own] = sharp
-        shares[trial, own] = _shares(head, first[1], sharp, labels[trial][own])
-        after = left.by(head, (inputs, labels, shares))
-        if after.unexplained[trial].max() < nearly:
-            left = after
-    return left
+    (weight, bias), records = left.whole[0], left.records
+    if not nearly <= float(left.unexplained.max()) < _ROUGHLY:
+        return left
+    sharp = _by_what_is_off(head, (weight, bias), records.inputs)
+    if sharp is None:
+        return left
+    after = left.by(head, Proposal(sharp, records.labels, _shares(head, bias, sharp, records.labels)))
+    return after if after.unexplained.max() < nearly else left
 
 
 def _by_what_is_off(head: DenseHead, first: tuple[Tensor, Tensor | None], inputs: Tensor) -> Tensor | None:
@@ -99,60 +85,6 @@ _NEARLY = 1e-3  # the share of the gradient that may be unexplained for a refine
 _NOISE = 256  # how many rounding errors a neuron's gradient must exceed to be looked at again after peeling
 
 
-@final
-@dataclass(frozen=True)
-class Recovered:
-    """The samples recovered from a batch of gradients; empty slots are zeros with the label −1."""
-
-    inputs: Tensor  # (trials, slots, numbers), what entered the first dense layer
-    labels: Tensor  # (trials, slots)
-    shares: Tensor  # (trials, slots), of each sample in the gradient: 1 / batch size in a plain mean
-    unexplained: Tensor  # (trials, layers): the share of each layer's gradient that is left, by norm
-
-    @classmethod
-    def nothing(cls, layers: Layers) -> Recovered:
-        """No sample of any gradient."""
-        return cls(*_nothing(layers), layers[0][0].new_ones(len(layers[0][0]), len(layers)))
-
-    @property
-    def batch_size(self) -> Tensor:
-        """The batch size implied by the shares, `(trials,)`; 0 if it is not a whole number. A hint, not a proof."""
-        size = (1 / self.shares.where(self.found, torch.nan)).nanmedian(1).values.nan_to_num(nan=0.0)
-        is_whole = (size - size.round()).abs() <= 1e-2 * size.clamp(max=25)
-        return size.round().where(is_whole, 0.0).long()
-
-    @property
-    def found(self) -> Tensor:
-        """Which slots hold a sample, `(trials, slots)`."""
-        return self.labels >= 0
-
-    def is_complete(self, precision: float) -> Tensor:
-        """Whether the residual is mere rounding, `(trials,)`."""
-        rounding = 2 * precision if precision > HALF else max(1e-6, 1e2 * precision)
-        return self.found.any(1) & (self.unexplained.amax(1) < rounding)
-
-    def padded(self, slots: int) -> Recovered:
-        """The same with empty slots at the end."""
-        more = slots - self.labels.shape[1]
-        return Recovered(
-            pad(self.inputs, (0, 0, 0, more)),
-            pad(self.labels, (0, more), value=-1),
-            pad(self.shares, (0, more)),
-            self.unexplained,
-        )
-
-    def of(self, trial: int) -> Recovered:
-        """One trial alone."""
-        return Recovered(*(getattr(self, name)[trial : trial + 1] for name in self.__dataclass_fields__))
-
-    def replaced(self, trial: int, other: Recovered) -> Recovered:
-        """The same with one trial taken from a result of a single one."""
-        parts = {name: getattr(self, name).clone() for name in self.__dataclass_fields__}
-        for name, values in parts.items():
-            values[trial] = getattr(other, name)[0]
-        return Recovered(**parts)
-
-
 def reconstruct(
     head: DenseHead,
     layers: Layers,
@@ -160,9 +92,9 @@ def reconstruct(
     precision: float,
     slots: int = 64,
     peel: bool = True,
-    start: Recovered | None = None,
+    start: Proposal | None = None,
     size: float = 0.0,
-) -> Recovered:
+) -> Remainder:
     """Propose every sample that has an exclusive neuron in the first layer; then peel and look again.
 
     The gradient of what was recovered is subtracted, so that neurons which the recovered samples shared with one
@@ -173,65 +105,62 @@ def reconstruct(
     batch size, whole or not, where it need not be voted on.
     """
     head.require_readable()
-    tolerance = tolerance_of(precision)
-    trials = len(layers[0][0])
-    level = layers[0][0].abs().amax(-1)
+    tolerance, rows = tolerance_of(precision), layers[0][0]
+    level = rows.abs().amax(-1)
     live = level > 0
-    sizes = layers[0][0].new_full((trials, head.classes), size, dtype=torch.float64)
-    samples = _nothing(layers)
-    if start is not None:
-        samples = _compact(start.inputs, start.labels, start.shares, slots)
-    left = Remainder.of(head, layers, samples)
+    left = Remainder.of(head, layers, Proposal.nothing(layers) if start is None else start)
     if start is not None:
         live = left.first[0].abs().amax(-1) > _NOISE * precision * level
-        sizes[:] = (1 / start.shares.where(start.found, torch.nan)).nanmedian(1, keepdim=True).values
+        size = float((1 / start.shares).median())
+    sizes = rows.new_full((head.classes,), size, dtype=torch.float64)
     first = peel  # neurons with a twin come first, and others where these give nothing more
     for _ in range(_ROUNDS if peel else 1):
         some = worth_testing(head, left.first, live, tolerance, only_twins=first)
         candidates = find_candidates(head, left, some, precision)
         candidates = candidates[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
         sizes = _vote(candidates, sizes, tolerance)
-        implied = sizes[candidates.trial, candidates.label]
+        implied = sizes[candidates.label]
         # Half a sample is the most that rounding may excuse.
         excuse = torch.minimum(tolerance + candidates.slack, 0.5 / implied.clamp(min=1)).clamp(min=tolerance)
         agreed = (candidates.batch_size / implied - 1).abs() < excuse
-        found = _merge(head, left.first[0], candidates[agreed], implied[agreed], trials, tolerance)
-        new = _compact(*_unseen(left.inputs, *found, tolerance), slots)
-        twins, first = first and not some.equal(live), peel and bool(new[1].shape[1])
-        if not new[1].shape[1]:
+        new = _merge(head, left.first[0], candidates[agreed], implied[agreed], tolerance)
+        if len(new) and len(left.records):  # after peeling, the residual of a known sample could pass for one
+            near = torch.cdist(new.inputs, left.records.inputs) <= 100 * tolerance * new.inputs.norm(
+                dim=-1, keepdim=True
+            )
+            new = new[~near.any(-1)]
+        twins, first = first and not some.equal(live), peel and len(new) > 0
+        if not len(new):
             if twins:
                 continue
             break
-        both = zip((left.inputs, left.labels, left.shares), new, strict=True)
-        left = left.by(head, _compact(*(torch.cat(pair, 1) for pair in both), slots))
-        left = sharpened(head, left, max(_NEARLY, 30 * precision))
+        left = sharpened(head, left.by(head, (left.records + new)[:slots]), max(_NEARLY, 30 * precision))
         # Skip neurons whose residual gradient is mere rounding.
         live = left.first[0].abs().amax(-1) > _NOISE * precision * level
-        live &= (left.unexplained.amax(1) > _NOISE * precision)[:, None]
-        if not live.any() or left.inputs.shape[1] >= slots:
+        if left.unexplained.max() <= _NOISE * precision or not live.any() or len(left.records) >= slots:
             break
-    return _refined(head, left, precision).padded(slots)
+    return refined(head, left, precision)
 
 
 def reconstruct_at_any_scale(
     head: DenseHead, layers: Layers, *, precision: float, slots: int = 64
-) -> Recovered:
+) -> Remainder:
     """The same; where the vote on the batch size leaves much unexplained, other sizes that neurons imply are tried."""
     best = reconstruct(head, layers, precision=precision, slots=slots)
-    for trial in (best.unexplained.amax(1) > max(_NEARLY, 30 * precision)).nonzero().squeeze(1).tolist():
-        own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
-        for size in likely_sizes(head, own, precision=precision):
-            found = reconstruct(head, own, precision=precision, slots=slots, size=size)
-            if found.unexplained[0].amax() < best.unexplained[trial].amax():
-                best = best.replaced(trial, found)
-    return best
+    if best.unexplained.max() <= max(_NEARLY, 30 * precision):
+        return best
+    tried = [
+        reconstruct(head, layers, precision=precision, slots=slots, size=size)
+        for size in likely_sizes(head, layers, precision=precision)
+    ]
+    return min([best, *tried], key=lambda one: float(one.unexplained.max()))
 
 
 def likely_sizes(head: DenseHead, layers: Layers, *, precision: float) -> list[float]:
     """Batch sizes, whole or not, that several neurons of one gradient imply, the likeliest first."""
     tolerance = tolerance_of(precision)
     live = worth_testing(head, layers[0], layers[0][0].abs().amax(-1) > 0, tolerance)
-    candidates = find_candidates(head, Remainder.of(head, layers, _nothing(layers)), live, precision)
+    candidates = find_candidates(head, Remainder.of(head, layers, Proposal.nothing(layers)), live, precision)
     sizes = candidates.batch_size[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
     found = []
     while len(found) < _SIZES:
@@ -243,113 +172,78 @@ def likely_sizes(head: DenseHead, layers: Layers, *, precision: float) -> list[f
     return found
 
 
-def _nothing(layers: Layers) -> Found:
-    trials, _, numbers = layers[0][0].shape
-    none = layers[0][0].new_zeros(trials, 0, dtype=torch.float64)
-    return none.new_zeros(trials, 0, numbers), none.long(), none
-
-
 def _vote(candidates: Candidates, sizes: Tensor, tolerance: float) -> Tensor:
-    """The batch size that most neurons of a trial imply; a label's own, where two of its neurons agree on another.
+    """The batch size that most neurons imply; a label's own, where two of its neurons agree on another.
 
     In a plain mean it is a whole number, and neurons that share several samples rarely agree on one.
     """
-    sizes, implied = sizes.clone(), candidates.batch_size
-    whole = is_whole(implied, tolerance)
-    for trial in (sizes == 0).any(1).nonzero().squeeze(1).tolist():
-        own = candidates.trial == trial
-        for some in (own & whole, own):
-            value, votes = mode(implied[some], tolerance)
-            value = float(round(value)) if votes and some is not own else value
-            if votes >= 2 or (votes and some is own):
-                break
-        if not votes:
-            continue
-        for label in (sizes[trial] == 0).nonzero().squeeze(1).tolist():
-            special, agreeing = mode(implied[some & (candidates.label == label)], tolerance)
-            special = float(round(special)) if some is not own else special
-            sizes[trial, label] = special if agreeing >= 2 else value
+    implied, every = candidates.batch_size, torch.ones_like(candidates.label, dtype=torch.bool)
+
+    def voted(some: Tensor) -> tuple[float, int]:
+        value, votes = mode(implied[some], tolerance)
+        return float(round(value)) if some is whole else value, votes
+
+    some = whole = is_whole(implied, tolerance)
+    value, votes = voted(whole)
+    if votes < 2:
+        some = every
+        value, votes = voted(every)
+    if not votes:
+        return sizes
+    sizes = sizes.clone()
+    for label in (sizes == 0).nonzero().squeeze(1).tolist():
+        special, agreeing = voted(some & (candidates.label == label))
+        special = float(round(special)) if some is whole else special
+        sizes[label] = special if agreeing >= 2 else value
     return sizes
 
 
 def _merge(
-    head: DenseHead, rows: Tensor, candidates: Candidates, sizes: Tensor, trials: int, tolerance: float
-) -> Found:
+    head: DenseHead, rows: Tensor, candidates: Candidates, sizes: Tensor, tolerance: float
+) -> Proposal:
     """One sample per group of neurons that imply the same input: least squares over the group's rows."""
-    counts = torch.bincount(candidates.trial, minlength=trials)
-    most = int(counts.max()) if len(candidates.trial) else 0
-    place = torch.arange(len(candidates.trial), device=rows.device)
-    place = place - (counts.cumsum(0) - counts)[candidates.trial]
-    signal = rows.new_zeros(trials, most)
-    labels = torch.full((trials, most), -1, dtype=torch.int64, device=rows.device)
-    shares = rows.new_zeros(trials, most)
-    own = rows.new_zeros(trials, most, rows.shape[-1])
-    index = candidates.trial, place
-    signal[index], labels[index], shares[index] = candidates.signal, candidates.label, 1 / sizes
-    own[index] = rows[candidates.trial, candidates.neuron]
-    x = own / signal.where(signal != 0, 1.0).unsqueeze(-1)
-    distance = torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist") if most else x.new_zeros(trials, 0, 0)
+    signal, label, own = candidates.signal[:, None], candidates.label, rows[candidates.neuron]
+    if not len(label):
+        return Proposal(own.double(), label, sizes)
+    x = own / signal
     size = x.norm(dim=-1)
-    same = distance <= 10 * tolerance * torch.maximum(size.unsqueeze(-1), size.unsqueeze(-2))
-    same &= (labels.unsqueeze(-1) == labels.unsqueeze(-2)) & (labels >= 0).unsqueeze(-1)
-    leader = same.int().argmax(-1) if most else labels  # the first candidate of the group
-    leads = (leader == torch.arange(most, device=rows.device)) & (labels >= 0)
-    members = (same & leads.unsqueeze(-1)).to(rows)  # (trials, groups, candidates)
+    distance = torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist")
+    same = distance <= 10 * tolerance * torch.maximum(size, size[:, None])
+    same &= label == label[:, None]
+    leads = same.int().argmax(-1) == torch.arange(len(x), device=x.device)  # the first candidate of its group
+    members = same[leads].to(rows)  # (groups, candidates)
     if len(head.weights) == 2 and head.classes - (head.biases[0] is None) <= 2:
         # Too few classes for a column to disagree: only neurons that confirm each other count.
-        leads &= members.sum(-1) >= 2
-    merged = (
-        members @ (own * signal.unsqueeze(-1)) / (members @ signal.square().unsqueeze(-1)).clamp(min=1e-300)
-    )
-    return merged * leads.unsqueeze(-1), labels.where(leads, -1), shares * leads
+        leads[leads.clone()] = members.sum(-1) >= 2
+        members = same[leads].to(rows)
+    merged = members @ (own * signal) / (members @ signal.square()).clamp(min=1e-300)
+    return Proposal(merged.double(), label[leads], 1 / sizes[leads])
 
 
-def _unseen(known: Tensor, new: Tensor, labels: Tensor, shares: Tensor, tolerance: float) -> Found:
-    """Drop samples found in an earlier round; after peeling, their residual could pass for a sample."""
-    if not known.shape[1] or not new.shape[1]:
-        return new, labels, shares
-    near = torch.cdist(new, known) <= 100 * tolerance * new.norm(dim=-1, keepdim=True)
-    fresh = ~near.any(-1)
-    return new * fresh.unsqueeze(-1), labels.where(fresh, -1), shares * fresh
-
-
-def _compact(inputs: Tensor, labels: Tensor, shares: Tensor, slots: int) -> Found:
-    """Move the samples to the front and drop slots that are empty in every trial."""
-    most = min(slots, int((labels >= 0).sum(1).max()))
-    order = (labels < 0).int().argsort(dim=1, stable=True)[:, :most]
-    across = order.unsqueeze(-1).expand(-1, -1, inputs.shape[-1])
-    return inputs.gather(1, across), labels.gather(1, order), shares.gather(1, order)
-
-
-def _refined(head: DenseHead, left: Remainder, precision: float) -> Recovered:
+def refined(head: DenseHead, left: Remainder, precision: float) -> Remainder:
     """Where nearly all is explained, solve Σ δ_m x_mᵀ = G₀ over all neurons; keep it as long as it explains more.
 
     If the residual is large, the update has further samples, and a fit would spoil correct inputs.
     """
-    inputs, labels, shares = left.inputs, left.labels, left.shares
-    present = labels >= 0
-    rest = left.unexplained
-    improving = (rest.amax(1) < max(_NEARLY, 30 * precision)) & present.any(1)
+    if not len(left.records) or left.unexplained.max() >= max(_NEARLY, 30 * precision):
+        return left
     for _ in range(_REFINEMENTS):
-        if not improving.any():
-            break
+        inputs, labels, shares = vars(left.records).values()
         values, logits = head.forward(inputs)
-        losses = head.loss_vectors(logits, labels.clamp(min=0))
-        deltas = head.backward(values, losses)[0] * present.unsqueeze(-1)
-        gram = deltas @ deltas.mT + torch.diag_embed((~present).to(deltas))
-        step, failed = torch.linalg.solve_ex(gram, product(deltas, left.first[0]))
+        losses = head.loss_vectors(logits, labels)
+        deltas = head.backward(values, losses)[0]
+        step, failed = torch.linalg.solve_ex(deltas @ deltas.mT, product(deltas, left.first[0]))
         # Where the label is all but certain, δ was rounded much more than the row that the input was read from.
         sharp = losses.norm(dim=-1) > min(0.1, 1e9 * precision)
-        usable = (present & sharp & (improving & (failed == 0))[:, None]).unsqueeze(-1)
-        tried = inputs + (step / shares.where(present, 1.0).unsqueeze(-1)).where(usable, 0.0)
-        left = left.by(head, (tried, labels, shares))  # trials that no longer improve are done
-        rest_after = left.unexplained
-        improving &= rest_after.sum(1) < rest.sum(1)
-        inputs = torch.where(improving[:, None, None], tried, inputs)
-        worthwhile = rest_after.sum(1) < rest.sum(1) / 2
-        rest = torch.where(improving[:, None], rest_after, rest)
-        improving &= worthwhile
-    return Recovered(inputs, labels, shares, rest)
+        moved = (step / shares[:, None]).where(sharp[:, None], 0.0)
+        after = left.by(head, Proposal(inputs + moved, labels, shares))
+        before = left.unexplained.sum()
+        if failed or not after.unexplained.sum() < before:
+            break
+        left = after
+        if after.unexplained.sum() >= before / 2:
+            break
+    return left
 
 
 _ROUNDINGS = 8
@@ -360,11 +254,11 @@ _SEEN = 64  # how many tolerances a row's size must be
 _GROUPS = 64  # of parallel rows
 
 
-def parallel_rows(head: DenseHead, layers: list[Layer], precision: float) -> tuple[Tensor, Tensor]:
-    """Inputs and labels of the largest groups of parallel rows; `precision` is relative to the largest entry."""
+def parallel_rows(head: DenseHead, layers: Layers, precision: float) -> Proposal:
+    """The inputs and labels of the largest groups of parallel rows; `precision` is relative to the largest entry."""
     weight, bias = layers[0]
     if bias is None:
-        return weight[:0], torch.zeros(0, dtype=torch.int64, device=weight.device)
+        return Proposal.nothing(layers)
     rows = torch.cat([weight, bias[:, None]], 1)
     size = rows.norm(dim=1)
     absolute = precision * rows.abs().max()  # at worst: a difference of weights is rounded on their scale
@@ -373,7 +267,7 @@ def parallel_rows(head: DenseHead, layers: list[Layer], precision: float) -> tup
     if int(seen.sum()) > _AT_ONCE:  # look for multiples of others from a few sides first
         sides = torch.randn(rows.shape[1], 4, generator=torch.Generator().manual_seed(0)).to(rows)
         quotients = (rows @ sides) / bias.where(seen, 1.0)[:, None]
-        seen = twins(quotients[None], seen[None], float(angle[seen].median()))[0] >= 0
+        seen = twins(quotients, seen, float(angle[seen].median())) >= 0
     live = seen.nonzero().squeeze(1)[:_AT_ONCE]
     unit = rows[live] / size[live, None] * bias[live].sign()[:, None]
     same = (2 - 2 * (unit @ unit.mT)).clamp(min=0).sqrt() <= angle[live][:, None] + angle[live]
@@ -390,7 +284,8 @@ def parallel_rows(head: DenseHead, layers: list[Layer], precision: float) -> tup
         gone = same[best].clone()
         same[gone] = False
         same[:, gone] = False
-    return torch.cat(inputs), torch.cat(labels)
+    found = torch.cat(inputs)
+    return Proposal(found, torch.cat(labels), torch.full_like(found[:, 0], torch.nan))
 
 
 def likely_label(head: DenseHead, x: Tensor, column: Tensor) -> Tensor:

@@ -52,6 +52,7 @@ from torch.nn.functional import one_hot
 
 from remanence.updates.declared import LocalTraining, Weights
 from remanence.updates.dense.belonging import balanced
+from remanence.updates.dense.candidates import Proposal
 from remanence.updates.dense.layers import DenseHead, Layer, has_one_logit, mirrored, product
 from remanence.updates.parts import backwards, forwards, norm, row_slices, working
 from remanence.updates.rounding import Explained, Rounding, apart, explained, rounded_again
@@ -66,26 +67,6 @@ _LEFT = 1e-2  # the largest relative residual of an explained update, whatever t
 BITS = 20  # of evidence that a stranger would have to meet by chance: once in a million
 _NEAR_A_WHOLE = 0.05  # how far one over a share may be from the size of a larger batch that it then implies
 STANDS_OUT = 30  # tolerances that a record's part in a neuron must exceed: it is then known to a thirtieth
-
-
-@final
-@dataclass(frozen=True)
-class Proposal:
-    """Records that an attack names, and the share of the update that it gives each (1 / batch size in a plain mean)."""
-
-    inputs: Tensor  # (records, numbers), what enters the first dense layer
-    labels: Tensor  # (records,)
-    shares: Tensor  # (records,)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: Tensor | slice) -> Proposal:
-        return Proposal(self.inputs[index], self.labels[index], self.shares[index])
-
-    def with_shares(self, shares: Tensor) -> Proposal:
-        """The same records with other shares."""
-        return Proposal(self.inputs, self.labels, shares)
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ from remanence.updates.caveats import (
 )
 from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.belonging import belonging, has_another_loss, misfit
+from remanence.updates.dense.candidates import Proposal, Remainder
 from remanence.updates.dense.layers import LARGE, DenseHead, Layer, Layers, has_one_logit
-from remanence.updates.dense.peeling import Recovered, parallel_rows, reconstruct_at_any_scale
+from remanence.updates.dense.peeling import parallel_rows, reconstruct_at_any_scale
 from remanence.updates.dense.proofs import (
     Proof,
-    Proposal,
     Recomputed,
     blended,
     explains,
@@ -57,38 +57,20 @@ class Staged:
     sign: int = 1
 
 
-def read_dense(head: DenseHead, layers: Layers, sent: Sent, *, seed: int = 0) -> list[Staged]:
-    """The records proposed for updates that belong, all trials at once if possible.
-
-    Samples with exclusive neurons are read off all updates together. Updates that these do not explain fully are
-    searched one by one.
-    """
-    precision = min(sent.rounding.of_largest(layers[0][0]), 0.1)
-    at_sight = None
-    if sent.training.is_plain and head.activation.is_relu and len(layers) > 1:
-        at_sight = reconstruct_at_any_scale(head, layers, precision=precision)
-    found = []
-    for trial in range(len(layers[0][0])):
-        one: list[Layer] = [(weight[trial], None if bias is None else bias[trial]) for weight, bias in layers]
-        first = None if at_sight is None else at_sight.of(trial)
-        found.append(_stages(head, one, sent, first, seed=seed))
-    return found
-
-
-def _stages(
-    head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, *, seed: int
-) -> Staged:
-    """The stages in order, each only if those before it left something unexplained.
+def read_dense(head: DenseHead, one: Layers, sent: Sent, *, seed: int = 0) -> Staged:
+    """The records proposed for an update that belongs: stages, each only if those before it left something unexplained.
 
     Behind ReLU a search looks at one sign: that in which something was seen at sight, or a gradient's. Behind other
     functions nothing is seen at sight, not even a turned sign. A large network is searched only where nothing was, and
     a noised update is not searched: nothing could be claimed.
     """
     rounding, training = sent.rounding, sent.training
-    best = Staged(no_records(one), verify(head, one, no_records(one), rounding=rounding))
+    nothing = Proposal.nothing(one)
+    best = Staged(nothing, verify(head, one, nothing, rounding=rounding))
     # Each pass through a large network takes long.
     is_large = sum(weight.numel() for weight in head.weights) > LARGE
-    signs, sights = (1,) if sent.sign_is_known else (1, -1), {1: at_sight}
+    is_seen = training.is_plain and head.activation.is_relu and len(one) > 1
+    signs, sights = (1,) if sent.sign_is_known else (1, -1), dict[int, Remainder]()
     for look in (_quickly, _by_search):
         if look is _by_search and (not sent.can_be_judged or (best.proof.count and is_large)):
             break
@@ -97,10 +79,9 @@ def _stages(
             if best.proof.tells_sign and sign != best.sign:
                 continue
             turned = replace(head, sign=sign)
-            if sign not in sights and at_sight is not None:
-                sights[sign] = reconstruct_at_any_scale(
-                    turned, _batched(one), precision=min(rounding.of_largest(one[0][0]), 0.1)
-                )
+            if is_seen and sign not in sights:
+                precision = min(rounding.of_largest(one[0][0]), 0.1)
+                sights[sign] = reconstruct_at_any_scale(turned, one, precision=precision)
             for records in look(turned, one, sent, sights.get(sign), seed):
                 known = sent.scale_is_known and sign == 1
                 proof = prove(turned, one, records, rounding, training, scale_is_known=known)
@@ -115,7 +96,7 @@ def _stages(
 
 
 def _quickly(
-    head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, _: int
+    head: DenseHead, one: Layers, sent: Sent, at_sight: Remainder | None, _: int
 ) -> Iterator[Proposal]:
     """Proposals without a search: one record behind a single layer, exclusive neurons, parallel rows."""
     if len(one) == 1:
@@ -123,19 +104,18 @@ def _quickly(
     if not head.activation.is_relu:
         return
     if at_sight is not None:
-        yield proposed(at_sight)
-    inputs, labels = parallel_rows(head, one, min(sent.rounding.of_largest(one[0][0]), 0.1))
-    yield Proposal(inputs, labels, inputs.new_full((len(inputs),), torch.nan))
+        yield at_sight.records
+    yield parallel_rows(head, one, min(sent.rounding.of_largest(one[0][0]), 0.1))
 
 
-def _one_record(head: DenseHead, one: list[Layer]) -> Proposal:
+def _one_record(head: DenseHead, one: Layers) -> Proposal:
     """The record behind a single layer, assuming there is only one.
 
     G = s Σ_t g_t (x, 1)ᵀ, whatever the loss vectors g_t of one step or of several were: x is a quotient.
     """
     weight, bias = one[0]
     if bias is None or not bias.any():
-        return no_records(one)
+        return Proposal.nothing(one)
     x = bias @ weight / bias.square().sum()
     label = (head.sign * bias).argmin()  # only the label's own loss is negative
     loss = head.loss_vectors(head.forward(x)[1], label)
@@ -144,23 +124,18 @@ def _one_record(head: DenseHead, one: list[Layer]) -> Proposal:
 
 
 def _by_search(
-    head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, seed: int
+    head: DenseHead, one: Layers, sent: Sent, at_sight: Remainder | None, seed: int
 ) -> Iterator[Proposal]:
     """The records from the gradient's span and its sparse directions, for one step."""
     if not sent.training.is_plain:
         return
-    weight, layers = one[0][0], _batched(one)
+    weight = one[0][0]
     precision, even = min(sent.rounding.of_largest(weight), 0.1), sent.rounding.is_even(weight)
-    yield proposed(
-        fit_in_span(head, layers, precision=precision, even=even, seed=seed, slots=_AT_ONCE, starts=_STARTS)
-    )
+    yield fit_in_span(head, one, precision=precision, even=even, seed=seed, slots=_AT_ONCE, starts=_STARTS)
     if head.activation.is_relu:
-        found = reconstruct_low_rank(head, layers, precision=precision, even=even, seed=seed, first=at_sight)
-        yield proposed(found)
-
-
-def _batched(one: list[Layer]) -> Layers:
-    return [(weight[None], None if bias is None else bias[None]) for weight, bias in one]
+        yield reconstruct_low_rank(
+            head, one, precision=precision, even=even, seed=seed, first=at_sight
+        ).records
 
 
 def prove(
@@ -173,11 +148,10 @@ def prove(
     scale_is_known: bool = True,
 ) -> Proof:
     """The proof of proposed records by recomputation: by the whole update, by some of its neurons, or by rows alone."""
-    none = torch.zeros(0, dtype=torch.int64, device=records.labels.device)
     if training.is_plain:
         best = verify(head, one, records, rounding=rounding, scale_is_known=scale_is_known)
     else:
-        best = verify(head, one, records[none], rounding=rounding)
+        best = verify(head, one, records[:0], rounding=rounding)
         if training.learning_rate is not None:
             best = _whole_training(head, one, rounding, training, records, best)
     if best.explains_all:
@@ -194,10 +168,9 @@ def _joined(proof: Proof, more: Proposal, errors: Tensor) -> Proof:
         more, errors = more[new], errors[new]
     if not len(more):
         return proof
-    parts = zip(vars(proof.proposal).values(), vars(more).values(), strict=True)
     return replace(
         proof,
-        proposal=Proposal(*(torch.cat(pair) for pair in parts)),
+        proposal=proof.proposal + more,
         proven=torch.cat([proof.proven, torch.ones_like(more.labels, dtype=torch.bool)]),
         error=torch.cat([proof.error, errors]),
     )
@@ -224,18 +197,6 @@ def _whole_training(
     first = Recomputed.of(head, update_of(head, equal, LocalTraining()), equal, coarser)
     error = torch.maximum(error, blended(first, scale_is_known=True))
     return Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
-
-
-def proposed(found: Recovered) -> Proposal:
-    """The proposals of an exact attack on one gradient."""
-    kept = found.found[0]
-    return Proposal(found.inputs[0][kept], found.labels[0][kept], found.shares[0][kept])
-
-
-def no_records(one: list[Layer]) -> Proposal:
-    """No proposal."""
-    weight = one[0][0]
-    return Proposal(weight[:0], torch.zeros(0, dtype=torch.int64, device=weight.device), weight[:0, 0])
 
 
 _SLOTS = 64  # guesses that are returned at least, so that reconstructions of several units have one shape
@@ -285,10 +246,10 @@ class Own:
 
     def agrees(self, records: Proposal) -> bool:
         """Whether autograd on the module agrees with the layers' formulas, in double precision."""
-        said = self.head.layers_of({name: value[None] for name, value in self.gradients(records).items()})
+        said = self.head.layers_of(self.gradients(records))
         told = self.head.gradients(records.inputs.cpu(), records.labels.cpu(), records.shares.cpu())
         return all(
-            float((own[0].double() - weight).norm()) <= _AGREES * float(weight.norm())
+            float((own.double() - weight).norm()) <= _AGREES * float(weight.norm())
             for (own, _), (weight, _) in zip(said, told, strict=True)
         )
 
@@ -304,14 +265,10 @@ class DenseReader(Reader):
     counts: ClassVar[str] = ""
     counts_records: ClassVar[bool] = True
 
-    def _updates(self, gradients: Gradient) -> tuple[DenseHead, list[list[Layer]]]:
+    def _updates(self, gradients: Gradient) -> tuple[DenseHead, list[Layers]]:
         """The dense layers, and each update of them."""
         head = self.head.to(next(iter(gradients.tensors.values())).device)
-        layers = head.layers_of(gradients.tensors)
-        return head, [
-            [(weight[index], None if bias is None else bias[index]) for weight, bias in layers]
-            for index in range(len(gradients))
-        ]
+        return head, [_update(head, gradients, index) for index in range(len(gradients))]
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
         """Neurons balance, or the last layer's columns sum to zero."""
@@ -389,7 +346,8 @@ class DenseReader(Reader):
         """Samples with their shares; a sign of −1 where an update goes against the gradient."""
         device = next(iter(release.tensors.values())).device
         head = self.head.to(device).double(only_first=True)
-        found = read_dense(head, head.layers_of(release.tensors), mechanism.sent, seed=seed)
+        updates = (_update(head, release, index) for index in range(len(release)))
+        found = [read_dense(head, one, mechanism.sent, seed=seed) for one in updates]
         slots = max([_SLOTS, *(len(one.named) for one in found)])
         inputs = torch.stack([pad(one.named.inputs, (0, 0, 0, slots - len(one.named))) for one in found])
         labels = torch.stack(
@@ -402,6 +360,10 @@ class DenseReader(Reader):
             "sign": torch.tensor([one.sign for one in found]),
         }
         return Reconstruction(records, diagnostics=numbers)
+
+
+def _update(head: DenseHead, gradients: Gradient, index: int) -> Layers:
+    return head.layers_of({name: values[index] for name, values in gradients.tensors.items()})
 
 
 def _proposal(records: Records) -> Proposal:

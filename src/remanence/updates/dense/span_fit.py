@@ -15,8 +15,9 @@ from typing import final
 import torch
 from torch import Tensor
 
+from remanence.updates.dense.candidates import Proposal, Remainder
 from remanence.updates.dense.layers import DenseHead, Layers, product
-from remanence.updates.dense.peeling import Recovered, reconstruct
+from remanence.updates.dense.peeling import reconstruct, refined
 from remanence.updates.equations import Equations, Solution, solved
 from remanence.updates.parts import working
 from remanence.updates.rounding import HALF
@@ -45,7 +46,7 @@ class SpanEquations(Equations):
     ) -> SpanEquations | None:
         """From one gradient; None where its span is everything. Ranks above `most` say nothing."""
         (weight, bias), numbers = layers[0], layers[0][0].shape[-1]
-        rows = weight[0] if bias is None else torch.cat([weight[0], bias[0][:, None]], 1)
+        rows = weight if bias is None else torch.cat([weight, bias[:, None]], 1)
         if not rows.any():
             return None
         part = Decomposed.of(rows, even=even, most=most).at(precision)
@@ -60,7 +61,7 @@ class SpanEquations(Equations):
         ones = None if bias is None else directions[:, numbers]
         offset, free = solved(directions[:, numbers:], directions.new_ones(1, directions.shape[1] - numbers))
         first = product(directions[:, :numbers], head.weights[0].mT).mT
-        weight = inside if len(layers) == 1 else last[0][0]
+        weight = inside if len(layers) == 1 else last[0]
         return cls(
             directions=directions,
             rows=inside,
@@ -69,7 +70,7 @@ class SpanEquations(Equations):
             free=free,
             count=len(directions),
             head=replace(head, weights=(first, *head.weights[1:])),
-            last=(weight.to(working(weight)), None if last[1] is None else last[1][0]),
+            last=(weight.to(working(weight)), last[1]),
         )
 
     def solve(self, generator: torch.Generator) -> Solution:
@@ -160,7 +161,6 @@ class SpanEquations(Equations):
         return deltas[0], turn
 
 
-_POLISHES = 4
 _MORE, _CHEAP = 16, 64  # times as many starts where little says where inputs lie; fewer of many records
 
 
@@ -173,7 +173,7 @@ def fit_in_span(
     seed: int = 0,
     slots: int = 32,
     starts: int = 4,
-) -> Recovered:
+) -> Proposal:
     """Recover the whole batch of one gradient, or nothing.
 
     Errors of its numbers are `precision` relative to each or, if they are `even`, to the largest. At most `slots`
@@ -181,10 +181,8 @@ def fit_in_span(
     """
     generator = torch.Generator(device="cpu").manual_seed(seed)
     span = SpanEquations.of(head, layers, precision, even=even, most=slots)
-    rows = layers[0][0]
-    nothing = Recovered.nothing(layers)
     if span is None or not 1 <= span.count <= slots:
-        return nothing
+        return Proposal.nothing(layers)
     if span.ones is None or head.classes == 2:  # little says where inputs lie
         starts *= max(1, min(_MORE, _CHEAP // span.count))
     fits = (0.3 * precision if precision > HALF else max(1e-10, 1e2 * precision)) ** 2
@@ -192,28 +190,10 @@ def fit_in_span(
         starts, lambda one: one.solve(generator), fits=fits, what="solving within the span"
     )
     if found.left > FITS:
-        return nothing
+        return Proposal.nothing(layers)
     share = found.scale / span.count
-    inputs = span.coordinates(found.points).squeeze(1) @ span.directions[:, : rows.shape[-1]]
-    if not head.activation.is_relu:
-        inputs = _polished(head, rows[0], inputs, found.labels, share)
-    named = Recovered(
-        inputs[None], found.labels[None], rows.new_full((1, span.count), share), nothing.unexplained
-    )
-    if not head.activation.is_relu:
-        return named
-    return reconstruct(head, layers, precision=precision, slots=slots, start=named)
-
-
-def _polished(head: DenseHead, rows: Tensor, inputs: Tensor, labels: Tensor, share: float) -> Tensor:
-    """The inputs, refined by solving with the whole first layer, as long as its residual decreases."""
-    best, least = inputs, torch.inf
-    for _ in range(_POLISHES):
-        values, logits = head.forward(inputs)
-        delta = share * head.backward(values, head.loss_vectors(logits, labels))[0]
-        rest = rows - delta.mT @ inputs
-        if rest.norm() >= least:
-            break
-        best, least = inputs, float(rest.norm())
-        inputs = inputs + torch.linalg.lstsq(delta.mT, rest).solution
-    return best
+    inputs = span.coordinates(found.points).squeeze(1) @ span.directions[:, : layers[0][0].shape[1]]
+    named = Proposal(inputs, found.labels, inputs.new_full((span.count,), share))
+    if head.activation.is_relu:
+        return reconstruct(head, layers, precision=precision, slots=slots, start=named).records
+    return refined(head, Remainder.of(head, layers, named), precision).records

@@ -27,10 +27,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from remanence.scale.progress import track
-from remanence.updates.dense.candidates import fit_scales, tolerance_of
-from remanence.updates.dense.layers import DenseHead, Layers, product
-from remanence.updates.dense.peeling import Recovered, reconstruct, reconstruct_at_any_scale
+from remanence.updates.dense.candidates import Proposal, Remainder, fit_scales, tolerance_of
+from remanence.updates.dense.layers import DenseHead, Layer, Layers, product
+from remanence.updates.dense.peeling import reconstruct, reconstruct_at_any_scale
 from remanence.updates.rounding import HALF
 from remanence.updates.span import Decomposed
 
@@ -233,56 +232,36 @@ def reconstruct_low_rank(
     precision: float,
     even: bool = False,
     seed: int = 0,
-    first: Recovered | None = None,
-) -> Recovered:
-    """Recover each gradient's batch.
+    first: Remainder | None = None,
+) -> Remainder:
+    """Recover a gradient's batch.
 
-    Only batches that exclusive neurons do not give away whole (`first`, where it is known) are searched, and what the
+    Only a batch that exclusive neurons do not give away whole (`first`, where it is known) is searched, and what the
     search finds in part is peeled on from there.
     """
-    if first is None:
-        first = reconstruct_at_any_scale(head, layers, precision=precision, slots=_SLOTS)
-    first = first.padded(_SLOTS)
-    complete = first.is_complete(precision)
-    for trial in track(range(len(complete)), total=len(complete), what="searching sparse directions"):
-        if complete[trial] or precision > HALF:  # half precision hides which entries are zero
-            continue
-        own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
-        generator = torch.Generator(device=own[0][0].device).manual_seed(seed)
-        found = _one_batch(head, own, precision, generator, even=even)
-        if found.found.sum() > first.found[trial].sum():
-            first = first.replaced(
-                trial, reconstruct(head, own, precision=precision, slots=_SLOTS, start=found)
-            )
-    return first
+    first = first or reconstruct_at_any_scale(head, layers, precision=precision, slots=_SLOTS)
+    if first.is_complete(precision) or precision > HALF:  # half precision hides which entries are zero
+        return first
+    columns = SparseColumns.of(head, *layers[0], precision=precision, even=even, most=_SLOTS)
+    if columns is None:
+        return first
+    generator = torch.Generator(device=columns.basis.device).manual_seed(seed)
+    found, settled = columns.search(generator)
+    if not settled.all():
+        return first
+    directions = columns.basis[columns.live] @ found
+    named = _solve(head, layers[0], columns.live, directions, tolerance_of(precision))
+    if len(named) <= len(first.records):
+        return first
+    return reconstruct(head, layers, precision=precision, slots=_SLOTS, start=named)
 
 
-def _one_batch(
-    head: DenseHead,
-    layers: Layers,
-    precision: float,
-    generator: torch.Generator,
-    *,
-    even: bool,
-) -> Recovered:
-    (rows, bias), within = layers[0], tolerance_of(precision)
-    own = None if bias is None else bias[0]
-    columns = SparseColumns.of(head, rows[0], own, precision=precision, even=even, most=_SLOTS)
-    if columns is not None:
-        found, settled = columns.search(generator)
-        if settled.all():
-            live = columns.live
-            return _solve(head, layers, live, columns.basis[live] @ found, within)
-    return Recovered.nothing(layers)
-
-
-def _solve(head: DenseHead, layers: Layers, live: Tensor, directions: Tensor, tolerance: float) -> Recovered:
+def _solve(head: DenseHead, first: Layer, live: Tensor, directions: Tensor, tolerance: float) -> Proposal:
     """Inputs, scales and labels from the columns of A up to scale; only samples that explain their column count."""
-    rows, bias = layers[0][0][0][live], layers[0][1]
-    rank = directions.shape[1]
+    rows, bias, rank = first[0][live], first[1], directions.shape[1]
     inputs = torch.linalg.lstsq(directions, rows).solution  # up to the scales of the columns
     if bias is not None:
-        scales = torch.linalg.lstsq(directions, bias[0][live].unsqueeze(1)).solution.squeeze(1)
+        scales = torch.linalg.lstsq(directions, bias[live].unsqueeze(1)).solution.squeeze(1)
         inputs = inputs / scales.unsqueeze(1)
         implied = head.by_label(inputs)[1][..., live]
         target = head.sign * (directions * scales).mT.unsqueeze(1)  # (samples, 1, neurons)
@@ -302,9 +281,4 @@ def _solve(head: DenseHead, layers: Layers, live: Tensor, directions: Tensor, to
         delta = head.backward(values, head.loss_vectors(logits, labels))[0]
         shares = (delta * both[1][side] / scale[side].unsqueeze(1)).sum(-1) / delta.square().sum(-1)
     proven = (deviation < tolerance) & inputs.isfinite().all(-1) & (shares > 0)
-    return Recovered(
-        inputs[proven][None],
-        labels[proven][None],
-        shares[proven][None],
-        rows.new_ones(1, len(layers)),
-    )
+    return Proposal(inputs, labels, shares)[proven]
