@@ -17,7 +17,7 @@ from conftest import settings_arguments
 from remanence import AuditResult, Verdict
 from remanence.core.exceptions import InputError
 from remanence.heads.reading import load_backbone
-from remanence.private.recording import PARTS, RecordingWriter, read_recording
+from remanence.private.recording import PARTS, read_recording, write_recording
 from remanence.report import markdown, terminal
 from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
 from remanence.scale.journal import MANIFEST, DamagedUnitError, Journal, Plan, read_status
@@ -106,18 +106,12 @@ def _batch(folder: Path) -> Path:
 
 
 def _recording(folder: Path) -> Path:
-    writer = RecordingWriter(folder / "run")
-    writer.add("steps", {"weight": torch.rand(3)})
-    about = {
-        "framework": "by hand",
-        "claimed": [[1.1, 0.1, 10]],
-        "records": 10,
-        "steps": 1,
-    }
-    part = {"steps": 1, "failed": 0, "why": ""}
-    made_again = {"replay": dict.fromkeys(PARTS, part), "rounding": 0.0}
+    about = {"framework": "by hand", "claimed": [[1.1, 0.1, 10]], "records": 10, "steps": 1, "rate": 0.1}
+    made_again = {"replayed": dict.fromkeys(PARTS, 1), "noted": {}, "rounding": 0.0, "seed": "os"}
     canaries = {"count": 1, "candidates": 1, "design": "real records", "sha256": "0"}
-    writer.finish({**about, **made_again, "tensors": ["weight"], "observed": {}, "canaries": canaries})
+    tensors = {"settings": torch.rand(1, 2), "noise": torch.rand(1, 1), "starts": torch.tensor([0, 3])}
+    manifest = {**about, **made_again, "tensors": ["weight"], "canaries": canaries}
+    write_recording(folder / "run", manifest, tensors)
     return folder / "run" / "manifest.json"
 
 

@@ -169,10 +169,8 @@ def test_a_damaged_file_is_refused(tmp_path):
 def exposures(chosen, classes, threshold=0.5):
     """Of so many classes some have (public pictures that come closer, public pictures, own ones); all others fail."""
     rows = [*chosen, *[(20, 20, 1)] * (classes - len(chosen))]
-    closer, public, own = (torch.tensor(column) for column in zip(*rows, strict=True))
-    count = torch.arange(classes)
-    limit, fit = torch.tensor(threshold), torch.tensor(0.5)
-    return ThisHead(count, count + 8, (count + 1) / 10, closer, public, own, limit, fit).pictures()
+    table = [[n, n + 8, (n + 1) / 10, *row] for n, row in enumerate(rows)]
+    return ThisHead(torch.tensor(table).double(), torch.tensor(threshold), torch.tensor(0.5)).pictures()
 
 
 def exposure(closer, public, *, own=1, classes=1, succeeded=True):
@@ -232,12 +230,8 @@ def test_a_head_that_gives_back_fewer_pictures_than_heads_made_like_it_is_told(w
     made_like_it = (
         torch.arange(10) < torch.tensor([3] + [4] * 5 + [6] * 54)[:, None]
     )  # so many of ten classes
-    head = ThisHead(
-        **{name: torch.arange(10) for name in ("label", "picture", "as_close", "public", "own")},
-        error=torch.where(torch.arange(10) < within, 0.1, 0.9),
-        threshold=torch.tensor(0.5),
-        fit=torch.tensor(1.0),
-    )
+    table = [[n, n, 0.1 if n < within else 0.9, n, 20, 1] for n in range(10)]
+    head = ThisHead(torch.tensor(table), torch.tensor(0.5), torch.tensor(1.0))
     found = head.caveats(SimpleNamespace(main=SimpleNamespace(succeeded=made_like_it)))
     assert [caveat.id for caveat in found] == [
         "this-head-gives-less"

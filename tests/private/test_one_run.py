@@ -211,7 +211,7 @@ def test_a_claim_with_hardly_any_noise_is_tested_without_overflow():
 def test_of_canaries_that_are_in_or_out_only_the_surest_are_guessed(candidates, guessed):
     scores = torch.arange(10.0 * candidates).reshape(10, candidates)
     tensors = {"scores": scores, "chosen": torch.zeros(10, dtype=torch.int64)}
-    run = SimpleNamespace(recording=SimpleNamespace(tensors=lambda _: tensors), claimed=())
+    run = SimpleNamespace(tensors=tensors, claimed=())
     assert ClaimTest.of(run).counted.guesses == guessed
 
 

@@ -257,7 +257,7 @@ def test_what_was_recorded_is_kept_when_training_fails(tmp_path):
     run = read_run(tmp_path / "run")
     assert run.steps == 2
     assert "recording-stopped" in not_replayed(tmp_path / "run")
-    assert "ZeroDivisionError" in run.recording.manifest["observed"]["recording-stopped"]["where"]
+    assert "ZeroDivisionError" in run.manifest["noted"]["recording-stopped"]["why"]
 
 
 def test_what_was_recorded_is_kept_when_recording_fails_and_training_goes_on(tmp_path, monkeypatch):

@@ -195,16 +195,9 @@ def test_the_unluckiest_records_and_classes_come_first():
 def with_released(found: AuditResult, public: int, classes: int = 3) -> AuditResult:
     """The same result with a released head: class 0 came back, class 1 is like everybody, the others are far away."""
     threshold = found.threat_model["criterion"]["threshold"]
-    head = ThisHead(
-        label=torch.arange(classes),
-        picture=torch.arange(classes) + 40,
-        error=threshold * torch.tensor([0.1, 0.5, *range(7, classes + 5)]),
-        as_close=torch.tensor([0, 7, *[3] * (classes - 2)]),
-        public=torch.full((classes,), public),
-        own=torch.ones(classes, dtype=torch.int64),
-        threshold=torch.tensor(threshold),
-        fit=torch.tensor(0.4),
-    )
+    errors, as_close = [0.1, 0.5, *range(7, classes + 5)], [0, 7, *[3] * (classes - 2)]
+    table = [[n, n + 40, threshold * errors[n], as_close[n], public, 1] for n in range(classes)]
+    head = ThisHead(torch.tensor(table), torch.tensor(threshold), torch.tensor(0.4))
     return replace(found, evidence=(replace(found.strongest, findings=(head,)),))
 
 

@@ -30,7 +30,7 @@ from remanence.heads.head import GivenEmbeddings, Head
 from remanence.heads.linear_reader import LinearReader
 from remanence.heads.pictures import prepared_pictures
 from remanence.heads.reading import HeadWeights, read_head
-from remanence.heads.this_head import COLUMNS, PictureExposure, ThisHead
+from remanence.heads.this_head import PictureExposure, ThisHead
 from remanence.protocol import AnyGame, Companion, Prepared, Unit, Work
 from remanence.reconstructor.attack import Reconstructor
 from remanence.results.caveats import Caveat
@@ -194,15 +194,13 @@ class HeadGame(AnyGame):
             best, place = errors.min(0)
             as_close = self.criterion.error(strangers.records[others], guess) <= best
             found = guess.labels, mine.nonzero()[place], best, as_close.sum(), others.sum(), mine.sum()
-            rows.append(dict(zip(COLUMNS, map(float, found), strict=True)))
+            rows.append([float(value) for value in found])
         power = self.fit.power or SuccessRate(0, 0)
-        return ThisHead.from_json(
-            {
-                "classes": rows,
-                "threshold": self.criterion.threshold,
-                "fit": self.fit.p_value,
-                "others": {"refused": power.successes, "tried": power.trials},
-            }
+        return ThisHead(
+            torch.tensor(rows, dtype=torch.float64),
+            torch.tensor(self.criterion.threshold, dtype=torch.float64),
+            torch.tensor(self.fit.p_value, dtype=torch.float64),
+            torch.tensor([power.successes, power.trials]),
         )
 
 

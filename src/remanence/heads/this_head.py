@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, final
 
@@ -17,7 +17,9 @@ from remanence.results.findings import Finding, Row, Section, Words
 from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy
 
-COLUMNS = {"label": int, "picture": int, "error": float, "as_close": int, "public": int, "own": int}
+# Of each class: its label, the closest of your pictures by its position, its error, how many public pictures come as
+# close, out of how many that nothing was learned from, and how many pictures of the class are yours.
+_COLUMNS = {"label": int, "picture": int, "error": float, "as_close": int, "public": int, "own": int}
 _OTHERS = "refused", "tried"
 _ROUNDING = 1 + 1e-9
 _POWER = 0.9  # of heads on other pictures that must be refused, if one that passes is to be one on these
@@ -91,12 +93,7 @@ def _came_back(picture: PictureExposure) -> str:
 class ThisHead(Finding):
     """What an attack drew from the head that was handed in: for each class, the closest of your pictures."""
 
-    label: Tensor  # (classes,)
-    picture: Tensor
-    error: Tensor
-    as_close: Tensor  # how many public pictures of the class come as close
-    public: Tensor  # out of this many, which nothing was learned from
-    own: Tensor  # how many pictures of the class are yours
+    classes: Tensor  # (classes, 6), the columns above
     threshold: Tensor  # of the error, for all classes
     fit: Tensor  # how likely a head of the recipe is to be as far from the others: it belongs
     # Heads on other pictures that the same test refused, and how many were put to it.
@@ -122,15 +119,15 @@ class ThisHead(Finding):
 
     def exposes(self, policy: Policy) -> bool:
         """More classes than the limit allows."""
-        return self.back / len(self.label) > policy.max_success
+        return self.back / len(self.classes) > policy.max_success
 
     def headline(self, said: Words) -> str:
         """Of how many classes."""
-        return f"From this very head, a picture of {self.back} of its {len(self.label)} classes came back."
+        return f"From this very head, a picture of {self.back} of its {len(self.classes)} classes came back."
 
     def rows(self) -> list[Row]:
         """The share of the classes."""
-        share = self.back / len(self.label)
+        share = self.back / len(self.classes)
         return [Row("this head", share, share, share, "attack")]
 
     def section(self) -> Section:
@@ -195,7 +192,7 @@ class ThisHead(Finding):
 
     def _gives_less(self, made_like_it: Tensor) -> list[Caveat]:
         """A head that belongs is as likely as any of the others to give back fewest."""
-        own = int((self.error <= self.threshold).sum())
+        own = sum(picture.succeeded for picture in self.pictures())
         as_few = int((made_like_it.sum(1) <= own).sum())
         if (as_few + 1) / (len(made_like_it) + 1) > 1 - CONFIDENCE:
             return []
@@ -206,7 +203,7 @@ class ThisHead(Finding):
         """Every class, the closest first; `error` is the share of finds that may be there by chance."""
         found = [
             PictureExposure(label, place, off, off <= float(self.threshold), SuccessRate(close, public), own)
-            for label, place, off, close, public, own in self._rows()
+            for label, place, off, close, public, own in (row.values() for row in self._rows())
         ]
         share = error / len(found)
         chances = sorted(picture.by_chance for picture in found if picture.succeeded)
@@ -229,24 +226,23 @@ class ThisHead(Finding):
             "fit": float(self.fit),
             **({"others": dict(zip(_OTHERS, self.others.tolist(), strict=True))} if self.power else {}),
             "threshold": float(self.threshold),
-            "classes": [dict(zip(COLUMNS, row, strict=True)) for row in self._rows()],
+            "classes": self._rows(),
         }
 
-    def _rows(self) -> Iterator[tuple[Any, ...]]:
-        """The columns, class by class."""
-        kinds = [map(kind, getattr(self, name).tolist()) for name, kind in COLUMNS.items()]
-        return zip(*kinds, strict=True)
+    def _rows(self) -> list[dict[str, Any]]:
+        """The columns by name, class by class."""
+        kinds = _COLUMNS.items()
+        return [
+            {name: kind(value) for (name, kind), value in zip(kinds, row, strict=True)}
+            for row in self.classes.tolist()
+        ]
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> ThisHead:
         """Read an entry back."""
-        kinds = {int: torch.int64, float: torch.float64}
-        columns = {
-            name: torch.tensor([row[name] for row in entry["classes"]], dtype=kinds[kind])
-            for name, kind in COLUMNS.items()
-        }
+        rows = [[row[name] for name in _COLUMNS] for row in entry["classes"]]
         return cls(
-            **columns,
+            classes=torch.tensor(rows, dtype=torch.float64),
             threshold=torch.tensor(entry["threshold"], dtype=torch.float64),
             fit=torch.tensor(entry["fit"], dtype=torch.float64),
             others=torch.tensor([entry.get("others", {}).get(name, 0) for name in _OTHERS]),

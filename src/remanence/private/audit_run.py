@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -57,8 +57,7 @@ class ClaimTest:
     @classmethod
     def of(cls, run: RecordedRun) -> ClaimTest:
         """The test of one run."""
-        tensors = run.recording.tensors("canaries")
-        scores, chosen = tensors["scores"], tensors["chosen"]
+        scores, chosen = run.tensors["scores"], run.tensors["chosen"]
         guess, sureness = guesses(scores)
         counted = GuessCount.of_surest(guess == chosen, sureness, candidates=scores.shape[1])
         return cls(run.claimed, counted)
@@ -152,41 +151,44 @@ class OneRun(AnyGame):
     door: ClassVar[str] = "private"
 
     run: RecordedRun
-    evidence: CanaryEvidence
-    chosen: Records  # (canaries, 1): the auditor's secret
+    mechanism: Mechanism[Release]
     test: PrivacyTest
     numbers: Mapping[str, float]
     found: tuple[Caveat, ...]
     best: float
-    bounds: tuple[Bound, ...] = ()
-    mechanism: Mechanism[Release] = field(init=False, repr=False)
-    criterion: Criterion = field(init=False, repr=False, default=Criterion(mismatch, 0.5))
+    bounds: tuple[Bound, ...]
+    criterion: Criterion = Criterion(mismatch, 0.5)
 
     @classmethod
     def of(cls, run: RecordedRun) -> OneRun:
         """The game of a run, with what its claim's test says."""
-        tensors = run.recording.tensors("canaries")
-        chosen, scores = tensors["chosen"], tensors["scores"]
-        measured = {"accused_at": _LEVEL, **ClaimTest.of(run).findings(), **_measured(run)}
+        candidates, claim = run.tensors["scores"].shape[1], run.claimed[0]
+        measured = {"accused_at": _LEVEL, **ClaimTest.of(run).findings(), **run.measured()}
         test, numbers = split(measured)
         assert test is not None
         least, found = numbers.get("noise_multiplier_at_most"), run.deviations()
         if test.suspicious:
             found += (replace(caveats.SUSPICIOUS, seen=f"p = {test.p_value_of_the_claim:.2g}."),)
         # One record moves sums that differ by rounding by at most this much more than the clipping norm.
-        off = max(_ROUNDING, run.recording.manifest["rounding"])
-        exactly = scaled(run.claimed, 1 / (1 + 2 * off))
-        ceiling = _ceiling(exactly, scores.shape[1])
+        off = max(_ROUNDING, run.manifest["rounding"])
+        ceiling = _ceiling(scaled(run.claimed, 1 / (1 + 2 * off)), candidates)
         best = 0.0
         if least is not None:
-            shown = scaled(run.claimed, least / run.claimed[0].noise_multiplier)
-            best = float(_ceiling(shown, scores.shape[1]).success)
+            shown = scaled(run.claimed, least / claim.noise_multiplier)
+            best = float(_ceiling(shown, candidates).success)
         accused = test.contradicts or any(caveat.contradicts for caveat in found)
         sound = not any(caveat.voids or caveat.contradicts for caveat in found)
+        mechanism = RecordedTraining(
+            claim.noise_multiplier,
+            claim.sample_rate,
+            run.steps,
+            float(run.tensors["settings"][0, 0]),
+            candidates,
+            run.manifest["framework"],
+        )
         return cls(
             run,
-            CanaryEvidence({"log_odds": scores}),
-            Records(chosen.double()[:, None, None], torch.zeros(len(chosen), 1)),
+            mechanism,
             test,
             {"best_attack_at_least": best, **numbers},
             found,
@@ -194,31 +196,19 @@ class OneRun(AnyGame):
             (ceiling,) if sound else (),  # a claim that was refuted protects no one
         )
 
-    def __post_init__(self) -> None:
-        claim = self.run.claimed[0]
-        mechanism = RecordedTraining(
-            claim.noise_multiplier,
-            claim.sample_rate,
-            self.run.steps,
-            self.run.max_grad_norm,
-            self._candidates,
-            self.run.recording.manifest["framework"],
-        )
-        object.__setattr__(self, "mechanism", mechanism)
-
     @property
     def _candidates(self) -> int:
-        return self.evidence["log_odds"].shape[1]
+        return self.run.tensors["scores"].shape[1]
 
     @property
     def default_trials(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Every canary is one."""
-        return len(self.chosen)
+        return len(self.run.tensors["chosen"])
 
     @property
     def knowledge(self) -> Knowledge:
         """Everything but the coin."""
-        told, choices = self.run.recording.manifest["canaries"], self._candidates
+        told, choices = self.run.manifest["canaries"], self._candidates
         kind = "in or out" if choices == 1 else f"one of {choices} each"
         candidates = torch.arange(-1.0, 1.0) if choices == 1 else torch.arange(float(choices))
         prior = FinitePrior(Records(candidates[:, None], torch.zeros(len(candidates))))
@@ -227,11 +217,14 @@ class OneRun(AnyGame):
 
     def trials(self, prepared: Prepared, draws: Draws, unit: Unit) -> Outcome:
         """Every canary against its coin, and against one that decided nothing."""
-        guess = prepared.for_unit(draws, unit)(self.evidence)
-        coins = draw(len(self.chosen), self._candidates, draws.stream("control", unit.number))
-        strangers = Records(coins.double()[:, None, None], self.chosen.labels)
+        guess = prepared.for_unit(draws, unit)(CanaryEvidence({"log_odds": self.run.tensors["scores"]}))
+        coins = draw(self.default_trials, self._candidates, draws.stream("control", unit.number))
+        own, strangers = (
+            Records(choices.double()[:, None, None], torch.zeros(len(choices), 1))
+            for choices in (self.run.tensors["chosen"], coins)
+        )
         return Outcome(
-            main=self.criterion.compare(self.chosen, guess.records),
+            main=self.criterion.compare(own, guess.records),
             control=self.criterion.compare(strangers, guess.records),
             numbers=guess.numbers(),
             claims_labels=False,
@@ -244,7 +237,7 @@ class OneRun(AnyGame):
 
     def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
         """All canaries at once: they were drawn when the run was recorded."""
-        return Work(len(self.chosen), len(self.chosen), (self.fingerprints(),))
+        return Work(self.default_trials, self.default_trials, (self.fingerprints(),))
 
     @property
     def words(self) -> Words:
@@ -253,10 +246,6 @@ class OneRun(AnyGame):
             "it is picked out of its shortlist" if self._candidates > 1 else "the guess, in or out, is right"
         )
         return Words("identified", "canaries", counts=f"A canary counts if {picked}.")
-
-    def fits(self) -> None:
-        """Every file is the one that was recorded, and all of them are about the same steps."""
-        self.run.fits()
 
     def caveats(self) -> Iterator[Caveat]:
         """Where the run deviates from its claim."""
@@ -279,9 +268,8 @@ class OneRun(AnyGame):
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the recording."""
-        manifest = self.run.recording.manifest
-        files = {f"recording/{name}": value for name, value in manifest["files"].items()}
-        return {"canaries": manifest["canaries"]["sha256"], **files}
+        manifest = self.run.manifest
+        return {"canaries": manifest["canaries"]["sha256"], "recording": manifest["sha256"]}
 
 
 def audit_run(
@@ -297,28 +285,8 @@ def audit_run(
     with a probability of at most 0.001, however its canaries depend on each other: by the theorem of
     `remanence.bounds.one_run`.
     """
-    run = read_run(folder)
-    run.fits()
-    return audit(
-        OneRun.of(run),
-        [OneRunCanaries()],
-        policy=policy,
-        seed=seed,
-        target=target or str(folder),
-    )
-
-
-def _measured(run: RecordedRun) -> dict[str, float]:
-    noise, claim = run.noise, run.claimed[0]
-    return {
-        "claimed_noise_multiplier": claim.noise_multiplier,
-        "measured_noise_multiplier": noise.value,
-        "measured_noise_multiplier_from": noise.lower,
-        "measured_noise_multiplier_to": noise.upper,
-        "claimed_sample_rate": claim.sample_rate,
-        "measured_sample_rate": run.sample_rate,
-        "steps": run.steps,
-    }
+    game = OneRun.of(read_run(folder))
+    return audit(game, [OneRunCanaries()], policy=policy, seed=seed, target=target or str(folder))
 
 
 def _ceiling(claimed: Sequence[Segment], candidates: int) -> Bound:

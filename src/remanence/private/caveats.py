@@ -85,26 +85,11 @@ NOISE_BELOW_CLAIM = Caveat(
     "noise.",
     contradicts=True,
 )
-NOISE_REPEATS = Caveat(
-    "noise-repeats",
-    "the noise of two steps, or of two layers, is equal or correlated.",
-    "Repeated noise can be subtracted. The difference of two such sums is not private at all.",
-    "Seed the noise once, never inside the training loop or for each layer.",
-    contradicts=True,
-)
 CLIPPING_NOT_PER_RECORD = Caveat(
     "clipping-not-per-record",
     "the summed gradient is not the sum of the records' clipped gradients.",
     "Nothing limits the contribution of one record, so it is unknown how much the noise hides.",
     "Clip each record's gradient before summing, not the gradient of the batch.",
-    contradicts=True,
-)
-DIVIDED_BY_THE_BATCH = Caveat(
-    "divided-by-the-real-batch",
-    "updates were divided by the actual number of records in the batch, not by the expected number.",
-    "The actual number depends on which records are in the batch, and so does the scale of the noise.",
-    "Divide by a number that is fixed before training. Opacus' own, the expected batch size, depends on the number of "
-    "records: see `counted-from-the-records`.",
     contradicts=True,
 )
 SAMPLING_NOT_POISSON = Caveat(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, final
@@ -81,22 +81,15 @@ def record(
     records = _check_canaries(loader, canaries)
     with ExitStack() as stack:
         recorder = RunRecorder(
-            out,
-            records=records,
-            canaries=canaries,
-            framework=f"Opacus {version('opacus')}, torch {torch.__version__}",
-            history=lambda: privacy_engine.accountant.history,
+            out, records=records, canaries=canaries, history=lambda: privacy_engine.accountant.history
         )
-        try:
-            if seed == "os":
-                stack.enter_context(_seeded(optimizer, loader))
-            steps = Steps(recorder, optimizer, model, loader, reading, canaries, limits)
-            stack.callback(steps.batches.close)
-        except BaseException:
-            recorder.writer.abandon()
-            raise
+        if seed == "os":
+            stack.enter_context(_seeded(optimizer, loader))
+        steps = Steps(recorder, optimizer, model, loader, reading, canaries, limits)
+        stack.callback(steps.batches.close)
         recorder.expected = (float(optimizer.noise_multiplier), steps.batches.rate, 0)
         recorder.manifest = {
+            "framework": f"Opacus {version('opacus')}, torch {torch.__version__}",
             "seed": seed or "unknown",
             "rate": steps.batches.rate,
             **_counted(optimizer, loader, records),
@@ -105,16 +98,14 @@ def record(
             with steps.watching():
                 yield
         except BaseException as error:
-            recorder.observe("recording-stopped", where=f"{type(error).__name__}: {str(error)[:160]}")
+            recorder.note("recording-stopped", f"{type(error).__name__}: {str(error)[:160]}")
             if recorder.steps:  # the training's own error is what its owner has to see
                 recorder.finish()
-            else:
-                recorder.writer.abandon()
             raise
         recorder.replayed("seed", unknown(seed, [steps.noise, steps.draws]), steps=recorder.steps)
         duplicates = steps.batches.duplicates()
         if duplicates:
-            recorder.observe("records-duplicated", count=duplicates)
+            recorder.note("records-duplicated", "", count=duplicates)
         recorder.finish()
 
 
@@ -201,7 +192,6 @@ class Steps:
         # A pass to be replayed: its batch, its records and the norms of their gradients before clipping.
         self._pending: tuple[_Batch, Pass, list[int], list[Tensor]] | None = None
         self._batch = _Batch(looking=True)
-        self._size = 0  # of the last step's batch
         self.batches = Batches(loader, self.draws)
 
     @contextmanager
@@ -251,7 +241,7 @@ class Steps:
         except Exception as error:  # noqa: BLE001  nothing that happens here may reach the training
             self._stopped = True
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
-            self._recorder.observe("recording-stopped", where=reason)
+            self._recorder.note("recording-stopped", reason)
             warnings.warn(
                 f"Recording stopped after {self._recorder.steps} steps: {reason}. Training goes on.",
                 RecordingWarning,
@@ -267,7 +257,6 @@ class Steps:
             began = self._layers.before()
             if trains:
                 self._fed = self._own.now((args, kwargs), began)
-                self.batches.fed((args, kwargs))
 
         self._safely(note)
 
@@ -319,8 +308,7 @@ class Steps:
         fetched, why = self.batches.fetch(members)
         batch.why, batch.last = batch.why or why, one
         features, labels = self._reading.split(fetched)
-        start = 0
-        far = max(1e-3, 8 * self._precision(one))
+        start, far = 0, self._far(one)
         for samples in self._own.gradients(one, features, labels):
             norms = norms_of(samples)
             factors = batch.clipping.factors(norms)
@@ -355,19 +343,16 @@ class Steps:
         """One logical step, between its noise and its update."""
         optimizer, batch, recorder = self._optimizer, self._batch, self._recorder
         self.noise.taken()
-        clipping = batch.clipping or Clipping.of(optimizer)
-        self._size = len(batch.members)
+        batch.clipping = batch.clipping or Clipping.of(optimizer)
         self._noised = [p.grad.detach().clone() for p in optimizer.params]  # pyright: ignore[reportOptionalMemberAccess]
         recorder.replayed("sampling", self._sampled(batch.members))
         recorder.replayed("norm", batch.norm_why or self._off.get("max_grad_norm", ""))
-        noise, why = self._noise_again([g.flatten().float() for g in self._noised])
+        noised, why = self._noise_again()
         recorder.replayed("noise", self._off.get("noise_multiplier", why))
-        norm, told = clipping.total, float(optimizer.noise_multiplier)
-        recorder.add(batch.members, self._summed, noise.recorded, norm=norm, told=told, compare=noise.compare)
-        for name, share in noise.shares.items():
-            recorder.lessened(share, name)
+        norm, told = batch.clipping.total, float(optimizer.noise_multiplier)
+        recorder.add(batch.members, self._summed, noised, norm=norm, told=told)
         self._stepping, self._updated, self._why_update = True, False, "the optimizer took no step"
-        batch.clipping, batch.summed, batch.released = clipping, self._summed, noise.recorded
+        batch.summed, batch.released = self._summed, noised
         if self._pending is None:  # an empty batch
             self._judge(batch)
         self._batch = _Batch(self._looks())
@@ -403,38 +388,45 @@ class Steps:
         if off <= min(_ROUNDING * self._precision(batch.last), _MOST_ROUNDING) * count:
             self._recorder.rounding = max(self._recorder.rounding, off)
             return "" if batch.same else "records' gradients, before clipping, are not the recorder's own"
-        if batch.same:
-            self._recorder.observe("clipping-wrong", worst=off / count)
+        if batch.same and off > 2 * self._far(batch.last) * count:
+            why = f"the sum is off by {off / count:.2g} clipping norms per record"
+            self._recorder.note("clipping-wrong", why)
         return f"the records' own gradients, clipped, give another sum ({off:.2g} clipping norms away)"
+
+    def _far(self, one: Pass | None) -> float:
+        """How far apart two norms of a record's gradient may be, of the largest norm, and count as the same."""
+        return max(1e-3, 8 * self._precision(one))
 
     def _precision(self, one: Pass | None) -> float:
         """The relative precision of the numbers in a pass."""
         return self._eps if one is None or one.autocast is None else torch.finfo(one.autocast).eps
 
-    def _noise_again(self, noised: list[Tensor]) -> tuple[_Noise, str]:
-        """The noise as it is to be recorded; why it is not what its generator gives to the bit, if it is not."""
+    def _noise_again(self) -> tuple[list[Tensor], str]:
+        """The noised sums to be recorded; why they are not what the generator gives to the bit, if they are not."""
+        noised = [g.flatten().float() for g in self._noised]
         if self._foreseen is None:
-            return _Noise(noised), self.noise.why or "there is no noise, or its generator cannot be read"
+            return noised, self.noise.why or "there is no noise, or its generator cannot be read"
         both = zip(self._before, self._foreseen, self._noised, strict=True)
         expected = [(before + z).view_as(after) for before, z, after in both]
-        limited = self._of_sums.explain(self._noised, expected)
         flat = [part.flatten().float() for part in expected]
-        if limited is not None:
-            if limited:
-                self._recorder.observe("post-processed", where=f"noised gradients: {limited}")
-            return _Noise(flat, compare=False), ""
-        why, shares = "the noise generator gives other numbers", {}
+        if self._as_limited(self._of_sums, "noised gradients", self._noised, expected):
+            return flat, ""
         units = [z.flatten().double() for z in self._foreseen]
         noise = [(a - b).double() for a, b in zip(noised, self._summed, strict=True)]
-        for name, unit, own in zip(self._recorder.names, units, noise, strict=True):
-            share = float(unit @ own / (unit @ unit).clamp(min=1e-300))
-            if share < 1 - _SCALED and float((own - share * unit).norm()) <= _SCALED * float(unit.norm()):
-                shares[name] = share  # a multiple of what the generator gives is certain
         every, all_of_it = torch.cat(units), torch.cat(noise)
         alike = float(every @ all_of_it / (every.norm() * all_of_it.norm()).clamp(min=1e-300))
-        if shares or alike < 0.1:
-            return _Noise(noised, not shares, shares), why
-        return _Noise(flat, compare=False), why  # the noise was there, and something was done to it
+        certain = alike < 0.1 or any(_is_share(own, unit) for own, unit in zip(noise, units, strict=True))
+        # Otherwise the noise was there, and something was done to it.
+        return noised if certain else flat, "the noise generator gives other numbers"
+
+    def _as_limited(
+        self, limits: Limits, what: str, actual: Sequence[Tensor], expected: Sequence[Tensor]
+    ) -> bool:
+        """Whether these are the expected tensors, as they are or limited in size as was declared."""
+        how = limits.explain(actual, expected)
+        if how:
+            self._recorder.note("post-processed", f"{what}: {how}")
+        return how is not None
 
     def _about_to_step(self) -> None:
         """The optimizer's own step begins: are these the noised gradients, divided by what was declared?"""
@@ -453,30 +445,16 @@ class Steps:
         if len(self._divisions) > 1:
             why.append("noised sums are divided by a number that changes")
         self._updated, self._why_update = True, why[0] if why else ""
-        limited = self._of_gradients.explain(actual, [g / scale for g in self._noised])
-        if limited is None:
+        noised = [g / scale for g in self._noised]
+        if not self._as_limited(self._of_gradients, "noised gradients", actual, noised):
             self._why_update = "the optimizer was not given the noised gradient"
-            bare = [s.view_as(g) / scale for s, g in zip(self._summed, actual, strict=True)]
-            for name, without, given in zip(self._recorder.names, bare, actual, strict=True):
-                if torch.allclose(without.to(given), given, rtol=1e-5, atol=1e-9):
-                    self._recorder.lessened(0.0, name)
-        elif limited:
-            self._recorder.observe("post-processed", where=f"noised gradients: {limited}")
-        if self._why_update:
-            self._name_division(actual, step)
+            for place, (bare, given) in enumerate(zip(self._summed, actual, strict=True)):
+                if torch.allclose((bare.view_as(given) / scale).to(given), given, rtol=1e-5, atol=1e-9):
+                    self._recorder.unnoised(place)
         self._updates.begin()
 
     def _stepped(self) -> None:
         self._depth -= 1
-
-    def _name_division(self, actual: list[Tensor], step: int) -> None:
-        """Division by the batch that came, instead of the one that was expected, has a name of its own."""
-        if self._declared.divisor in (None, self._size):
-            return
-        given, noised = (torch.cat([g.flatten().double() for g in part]) for part in (actual, self._noised))
-        share = float(given @ noised / (noised @ noised).clamp(min=1e-300))
-        if abs(share * self._declared.rate_ratio(self._optimizer, step) * self._size - 1) < 1e-4:
-            self._recorder.observe("divided-by-the-real-batch")
 
     def _after_step(self) -> None:
         """Before anything else happens, and at the end: did the last step lead where it had to?"""
@@ -485,7 +463,7 @@ class Steps:
         self._stepping = False
         why, limited = self._updates.check()
         if limited:
-            self._recorder.observe("post-processed", where=limited)
+            self._recorder.note("post-processed", limited)
         self._recorder.replayed("update", self._why_update or why)
 
     def _at_the_end(self) -> None:
@@ -508,14 +486,10 @@ class Steps:
         self._recorder.read(gradients, released)
 
 
-@final
-@dataclass(frozen=True)
-class _Noise:
-    """The noised sums to be recorded, whether statistics are asked about them, and noise that was only a share."""
-
-    recorded: list[Tensor]
-    compare: bool = True
-    shares: dict[str, float] = field(default_factory=dict)
+def _is_share(noise: Tensor, unit: Tensor) -> bool:
+    """Whether it is a multiple of what the generator gives, and smaller."""
+    share = unit @ noise / (unit @ unit).clamp(min=1e-300)
+    return bool(share < 1 - _SCALED and (noise - share * unit).norm() <= _SCALED * unit.norm())
 
 
 @final

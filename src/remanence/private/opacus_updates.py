@@ -53,28 +53,13 @@ class Declared:
         self._fixed = settings_of(optimizer)
         self._schedules = [_Schedule(one, optimizer, epoch) for one in _schedules_of(optimizer)]
 
-    @property
-    def divisor(self) -> int | None:
-        """What noised sums are divided by."""
-        return self._fixed["expected_batch_size"] if self._fixed["loss_reduction"] == "mean" else None
-
-    def rate_ratio(self, optimizer: DPOptimizer, step: int) -> float:
-        """The learning rate over the one that was declared."""
-        rate = "lr of group 0"
-        return settings_of(optimizer)[rate] / (self._expected(step)[0][rate] or 1.0)
-
-    def _expected(self, step: int) -> tuple[Settings, dict[str, str]]:
-        expected, irregular = dict(self._fixed), {}
+    def off(self, optimizer: DPOptimizer, step: int) -> dict[str, str]:
+        """The settings that are not what they must be at this step, each with the reason."""
+        expected, irregular, found = dict(self._fixed), {}, {}
         for schedule in self._schedules:
             now, why = schedule.now(step)
             expected.update(now)
             irregular.update(dict.fromkeys(now, why))
-        return expected, irregular
-
-    def off(self, optimizer: DPOptimizer, step: int) -> dict[str, str]:
-        """The settings that are not what they must be at this step, each with the reason."""
-        expected, irregular = self._expected(step)
-        found = {}
         for name, value in settings_of(optimizer).items():
             wanted = expected.get(name)
             if value != wanted:
