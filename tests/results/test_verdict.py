@@ -63,6 +63,15 @@ REFUTED = PrivacyTest(30, 30, 8.0, 1e-5, 1.0, 0.001)
         ([found(1, 1, proven=1)], [], Verdict.EXPOSED),  # a fact, however few they are
         ([found(1, 1, proven=1)], [0.05], Verdict.EXPOSED),
         ([found(0, findings=(REFUTED,))], [0.05], Verdict.CONTRADICTED),
+        # What equals something blind exposes nothing, and can still contradict a proof.
+        ([found(900, control=900)], [], Verdict.UNPROVEN),
+        ([found(500, guess=Baseline(0.5, 0.5, "exact"))], [], Verdict.UNPROVEN),
+        ([found(900, control=900)], [0.5], Verdict.CONTRADICTED),
+        # Nothing is protected where even the control is above the limit.
+        ([found(50)], [0.09], Verdict.PROTECTED),
+        ([found(50, control=200)], [0.09], Verdict.UNPROVEN),
+        ([found(50, control=500)], [0.09], Verdict.UNPROVEN),
+        ([found(50, control=1000)], [0.09], Verdict.UNPROVEN),
     ],
 )
 def test_the_verdict_follows_the_decision_table(evidence, bounds, verdict):
@@ -144,25 +153,6 @@ def test_a_ceiling_on_average_proves_nothing_about_these_records():
     assert decide([NOTHING], [average, proof(0.08)], Policy(0.1)) is Verdict.PROTECTED
 
 
-@pytest.mark.parametrize("control", [200, 500, 1000])
-def test_nothing_is_protected_where_even_the_control_is_above_the_limit(control):
-    assert decide([found(50)], [proof(0.09)], Policy(0.1)) is Verdict.PROTECTED
-    assert decide([found(50, control=control)], [proof(0.09)], Policy(0.1)) is Verdict.UNPROVEN
-
-
-@pytest.mark.parametrize(
-    "evidence",
-    [found(900, control=900), found(500, guess=Baseline(0.5, 0.5, "exact"))],
-    ids=["its control", "a guess"],
-)
-def test_an_attack_that_only_equals_something_blind_exposes_nothing(evidence):
-    assert decide([evidence], [], Policy(0.1)) is Verdict.UNPROVEN
-
-
-def test_an_attack_that_its_control_matches_can_still_contradict_a_proof():
-    assert decide([found(900, control=900)], [proof(0.5)], Policy(0.6)) is Verdict.CONTRADICTED
-
-
 @pytest.mark.parametrize("successes", range(0, 101, 10))
 def test_no_attack_result_alone_ever_yields_protected(successes):
     assert decide([found(successes, 100)], [], Policy(0.99)) is not Verdict.PROTECTED
@@ -194,6 +184,9 @@ def test_a_policy_is_a_share_strictly_between_none_and_all(limit):
         (80, 0, Baseline(0.9, 0.3, "loose"), True),  # a guess was seen to achieve less
         (80, 0, Baseline(0.9, 0.5, "close"), False),
         (160, 160, Baseline(0.0, 0.0, "exact"), False),
+        # 25 of 160 is a rate of 0.156 and at most 0.222; 40 and 60 of 160 are at least 0.185 and 0.299.
+        (40, 25, Baseline(0.05, 0.0, "few pictures", on_average=True), False),
+        (60, 25, Baseline(0.05, 0.0, "few pictures", on_average=True), True),
     ],
 )
 def test_an_attack_tells_something_above_its_control_and_above_a_guess(main, control, baseline, tells):
