@@ -50,7 +50,7 @@ def test_a_full_disk_keeps_what_is_finished_and_a_larger_one_goes_on(small_disk,
     assert not list(run.rglob(".*")), "half a file is left"
     assert f"{kept} done" in remanence("status", run).stdout
     subprocess.run(["/usr/bin/mount", "-o", "remount,size=4m", small_disk], check=True)
-    again = remanence("audit", "--resume", run, *executor)
+    again = remanence(*AUDIT, "--resume", run, *executor)
     assert again.returncode == 1, again.stderr
     assert f"Units that were already there: {kept}; played: {100 - kept}." in again.stderr
     assert result(run) == result(tmp_path / "alone")

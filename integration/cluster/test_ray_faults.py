@@ -78,7 +78,7 @@ def test_an_audit_outlives_a_worker_a_node_and_its_driver(cluster, tmp_path):
     said = driver.communicate()[1]
     done = len(Journal(folder).finished())
     assert 90 <= done < 200
-    told = ended(remanence(folder, "audit", "--resume", folder, *ray), VERDICTS)
+    told = ended(remanence(folder, *AUDIT, *SIZES, "--resume", folder, *ray), VERDICTS)
     assert f"Units that were already there: {done};" in told
     print(f"a worker, a node and the driver were killed; {done} of 200 units outlived the driver")
     assert said.count("was lost") >= 2  # the worker's unit and the node's

@@ -296,11 +296,11 @@ def test_an_audit_of_texts_goes_on_where_it_was_and_reads_its_options_from_a_fil
     code, _, _ = run("audit", files / "audit.toml", "--out", files / "out")
     before = AuditResult.load(files / "out")
     assert (code, before.threat_model["criterion"]["threshold"]) == (1, 7)
-    code, _, told = run("text", "--resume", files / "out")
+    code, _, told = run("audit", files / "audit.toml", "--resume", files / "out")
     assert (code, "Units that were already there: 3; played: 0." in told) == (1, True)
     again = AuditResult.load(files / "out")
     assert [entry.main for entry in again.evidence] == [entry.main for entry in before.evidence]
-    code, _, told = run("text", "--resume", files / "out", "--tries", "8")
+    code, _, told = run("audit", files / "audit.toml", "--resume", files / "out", "--tries", "8")
     assert (code, "tries: then 7, now 8" in told) == (2, True)
 
 

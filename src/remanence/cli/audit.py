@@ -18,7 +18,6 @@ from remanence.cli.playing import (
     as_called,
     compute_device,
     console,
-    named_target,
     play,
 )
 from remanence.core.plain_text import plain
@@ -40,12 +39,12 @@ class Attacking:
 
 def audit(
     target: Annotated[
-        str | None,
+        str,
         typer.Argument(
             help="A built-in name (see `remanence targets`), path/to/file.py:factory, or an audit.toml with the "
             "options of this or another command."
         ),
-    ] = None,
+    ],
     *,
     attacking: Attacking,
     shared: Shared,
@@ -54,14 +53,13 @@ def audit(
     """Attack a model and compare the result with your limit.
 
     Writes audit.json for machines and report.html for people. Finished work is kept: an audit that was killed goes on
-    with `remanence audit TARGET --resume FOLDER`. Files are audited by a command of their own: `remanence table`,
+    with the same command and `--resume FOLDER`. Files are audited by a command of their own: `remanence table`,
     `head`, `update`, `text` or `run`.
     """
     from remanence.cli.loading import load_game
     from remanence.core.catalogue import load_attack
     from remanence.targets import TARGETS
 
-    target = named_target(target, shared.resume, "audit")
     attacks = [load_attack(name) for name in attacking.attack] if attacking.attack else None
     play(
         lambda _: load_game(target),

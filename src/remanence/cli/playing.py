@@ -61,54 +61,6 @@ class ExecutorName(StrEnum):
     RAY = "ray"
 
 
-def restore_options(context: typer.Context, place: str | None) -> str | None:
-    """The options of the run that is continued become the defaults of this command."""
-    if place is not None:
-        from remanence.scale.journal import Journal
-
-        options = Journal(place).manifest()["settings"].get("options")
-        if not options or options.get("command") != context.info_name:
-            raise InputError(
-                "Another command began this run.",
-                needs=f"a folder of `remanence {context.info_name}`",
-                got=f"{place}: {(options or {}).get('command', 'a run of the library')}",
-                hint="the command that began it",
-            )
-        apart = ("command", "target", "trusted")
-        # A folder may come from a stranger: no file.py:name that it holds is run unasked.
-        known = {
-            name: value for name, value in options.items() if name not in apart and ".py:" not in str(value)
-        }
-        context.default_map = {**(context.default_map or {}), **known, "out": place}
-    return place
-
-
-def named_target(target: str | None, resume: str | None, command: str) -> str:
-    """What to audit, as the user says it. A folder may come from a stranger: no file that it names is run unasked."""
-    from remanence.targets import TARGETS
-
-    if target is not None:
-        return target
-    if resume is None:
-        raise InputError(
-            "No target was given.",
-            needs="a target",
-            got="none",
-            hint=f"remanence {command} TARGET; `remanence targets` lists the built-in ones",
-        )
-    from remanence.scale.journal import Journal
-
-    stored = Journal(resume).manifest()["settings"]["options"].get("target", "")
-    if stored not in TARGETS:
-        raise InputError(
-            "This run used your own code. A folder may not choose which code is run.",
-            needs="the target, named again",
-            got=f"{resume}, begun with {stored or 'no target'}",
-            hint=f"remanence {command} {shlex.quote(stored)} --resume {shlex.quote(resume)}",
-        )
-    return stored
-
-
 def interrupted(place: str | Path) -> str:
     """The progress of a run that is being stopped."""
     from remanence.scale.journal import read_status
@@ -142,18 +94,9 @@ class Shared(Judged):
     """The same for an audit that is played in units, which a run folder keeps."""
 
     resume: Annotated[
-        str | None,
-        typer.Option(
-            help="Continue the run in this folder; its options are known. Code of your own is named again.",
-            callback=restore_options,
-            is_eager=True,
-        ),
+        str | None, "Continue the run in this folder: its own command again, refused if anything differs."
     ] = None
     device: OnDevice = Device.AUTO
-
-    def stored(self) -> Json:
-        """What of it a run folder keeps as it was given."""
-        return {name: getattr(self, name) for name in ("max_success", "seed", "accept_unproven")}
 
 
 @options("Past one process")
@@ -186,7 +129,7 @@ class Scale:
         options: Json,
         folder: Path,
         *,
-        resume: str | None = None,
+        resume: bool = False,
         galleries: bool = False,
     ) -> Run:
         """A run for results in that folder: a new one, or the one that was begun there, if it is the same."""
@@ -194,15 +137,15 @@ class Scale:
         from remanence.scale.run import Run
 
         settings = manifest_settings(game, {**options, "unit_trials": self.unit_trials})
-        if resume is not None:
-            _check_same_run(resume, settings)
+        if resume:
+            _check_same_run(folder, settings)
         return Run(
             self._players(options["device"]),
-            Journal(resume or folder),
+            Journal(folder),
             self.unit_trials,
             galleries=galleries,
             settings=settings,
-            resume=resume is not None,
+            resume=resume,
         )
 
     def _players(self, device: str) -> Executor:
@@ -247,7 +190,7 @@ def manifest_settings(game: AnyGame, options: Json) -> Json:
     }
 
 
-def _check_same_run(place: str, settings: Json) -> None:
+def _check_same_run(place: Path, settings: Json) -> None:
     """Refuse to continue where the audit would not be the one that was begun."""
     from remanence.scale.journal import Journal
 
@@ -266,14 +209,11 @@ def _check_same_run(place: str, settings: Json) -> None:
         raise InputError(
             "The audit differs from the one in this folder.",
             needs="the same target, data, code and settings",
-            got="; ".join(f"{n}: then {_brief(then.get(n))}, now {_brief(now.get(n))}" for n in differing),
+            got="; ".join(
+                f"{n}: then {str(then.get(n))[:40]}, now {str(now.get(n))[:40]}" for n in differing
+            ),
             hint="leave --resume out to start from the beginning, or undo the change",
         )
-
-
-def _brief(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def policy(max_success: float | None) -> Policy | None:
@@ -364,15 +304,17 @@ def play(
     from remanence.auditing import audit
     from remanence.scale.files import check_writable
 
-    scale, folder = scale or Scale(), shared.out or default_folder(name or target)
+    scale = scale or Scale()
+    folder = Path(shared.resume or shared.out or default_folder(name or target))
     check_writable(folder)
     # A factory may print; our own output stays clean.
     with contextlib.redirect_stdout(sys.stderr):
         place = compute_device(shared.device)
         game = load(place)
-        options = {"command": command, "target": target, **(stored or {}), **shared.stored(), "device": place}
-        run = scale.begin(game, options, folder, resume=shared.resume, galleries=keep)
-        with told(lambda: interrupted(shared.resume or folder)), run:
+        given = {name: getattr(shared, name) for name in ("max_success", "seed", "accept_unproven")}
+        options = {"command": command, "target": target, **(stored or {}), **given, "device": place}
+        run = scale.begin(game, options, folder, resume=shared.resume is not None, galleries=keep)
+        with told(lambda: interrupted(folder)), run:
             result = audit(
                 game,
                 attacks,

@@ -116,8 +116,7 @@ def head(
     """Show which training pictures come back out of a head on a frozen backbone.
 
     New heads are trained on your pictures by the recipe that you declare. Yours is refused if it does not match them.
-    The linear reader answers within seconds; a network follows. Resume a run folder with
-    `remanence head HEAD --backbone file.py:make --resume FOLDER`.
+    The linear reader answers within seconds; a network follows.
     """
     files.check()
     chosen = {"show_reconstructions": show_reconstructions, "released": str(released)}
