@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from opacus.accountants import PRVAccountant
@@ -223,6 +224,13 @@ def test_the_mu_of_gaussian_dp_stands_beside_epsilon(ask):
     sampled = ask(f"bound {SETTINGS} --candidates 100 --delta 1e-5")
     assert "For this guess its ceiling is that of μ-GDP with μ = 0.3724." in sampled
     assert "μ-GDP with μ = " in ask(f"calibrate --max-success 0.3 {TEN} --delta 1e-5")
+
+
+@pytest.mark.parametrize("command", ["bound --noise-multiplier 9", "calibrate --max-success 0.3"])
+def test_an_epsilon_beside_another_way_of_batching_says_whose_it_is(ask, command):
+    line = f"{command} --candidates 10 --steps 9 --sample-rate 0.5 --delta 1e-5"
+    assert "-DP for one record under Poisson" not in ask(line)
+    assert re.search("-DP.* for one record under Poisson sampling", ask(f"{line} --batches shuffled"))
 
 
 def test_noise_for_a_person_is_one_command(ask):

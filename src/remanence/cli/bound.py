@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +17,7 @@ from remanence.cli.training_options import (
     NoiseMultiplier,
     Whose,
     bound_entry,
-    spoken_mu,
+    spoken_budget,
 )
 from remanence.core.checks import exactly_one, goes_with
 from remanence.core.exceptions import InputError
@@ -31,17 +29,6 @@ if TYPE_CHECKING:
 
 _NOTHING = 0.999  # a ceiling that no attack notices
 _SIZES = "--sample-rate, or --dataset-size and --batch-size"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A bound and its method, what the adversary sees, notes for the reader, and the settings that it holds for."""
-
-    bound: Bound
-    method: str = "certified"
-    what: str = EVERY_STEP
-    notes: tuple[str, ...] = ()
-    context: dict[str, Any] = field(default_factory=dict)
 
 
 @options()
@@ -80,45 +67,33 @@ def bound(
             got="no steps",
             hint="--steps 1000",
         )
-    answers = _from_budget if training.steps is None else _from_training
-    answer = answers(noise, training, person, guess.log_baseline)
+    alone = training.steps is None
+    answer = _from_budget if alone else _from_training
+    found, notes, context = answer(noise, training, person, guess.log_baseline)
+    method, what = ("dp", "whatever you release") if alone else ("certified", EVERY_STEP)
     if as_json:
-        document = {
-            **bound_entry(answer.method, answer.bound),
-            **answer.context,
-            "assumed": list(answer.notes),
-        }
+        document = {**bound_entry(method, found), **context, "assumed": notes}
         typer.echo(json.dumps({**document, "seconds": time.perf_counter() - started}, indent=2))
         return
-    typer.echo("\n".join(_lines(answer, training, person, guess.candidates)))
-
-
-def _is_plain(person: Person) -> bool:
-    """Whether it is about leaving out one record under Poisson sampling."""
-    return person == type(person)()
-
-
-def _lines(answer: Answer, training: Batching, person: Person, candidates: int | None) -> Iterator[str]:
-    """The answer as text."""
-    from remanence.report.frequencies import upwards
-
-    best, context = answer.bound, answer.context
-    yield sentence(best, candidates, what=answer.what)
-    if not best.converged and best.log_lower is not None:
-        reached = frequency(best.log_lower, noun="times")
-        yield f"This is valid, but could not be narrowed further: a known test reaches {reached}."
+    typer.echo(sentence(found, guess.candidates, what=what))
+    if not found.converged and found.log_lower is not None:
+        reached = frequency(found.log_lower, noun="times")
+        typer.echo(f"This is valid, but could not be narrowed further: a known test reaches {reached}.")
     if training.derives:
-        yield f"\n{training.echoed()}"
-    if answer.notes:
-        yield "\n" + "\n".join(answer.notes)
+        typer.echo(f"\n{training.echoed()}")
+    if notes:
+        typer.echo("\n" + "\n".join(notes))
     if (epsilon := context.get("epsilon")) is not None:
-        budget = f"({upwards(epsilon)}, {context['delta']:g})-DP over {context['steps']} steps"
-        who = "" if _is_plain(person) else " for one record under Poisson sampling"
-        mu = spoken_mu(best, full_batches=_is_plain(person) and context["sample_rate"] == 1.0)
-        yield f"\nNoise multiplier {context['noise_multiplier']:.6g} is {budget}{who}.{mu}"
-    yield "\nThis holds if"
-    yield from (f"  - {assumption}" for assumption in best.assumptions)
-    yield f"Method: {answer.method} ({best.reference.short})."
+        over = f" over {context['steps']} steps"
+        budget = spoken_budget(found, person, epsilon, context["delta"], context["sample_rate"], over)
+        typer.echo(f"\nNoise multiplier {context['noise_multiplier']:.6g} is {budget}")
+    typer.echo("\nThis holds if")
+    for assumption in found.assumptions:
+        typer.echo(f"  - {assumption}")
+    typer.echo(f"Method: {method} ({found.reference.short}).")
+
+
+Answer = tuple["Bound", list[str], dict[str, Any]]  # notes for the reader, and the settings that it holds for
 
 
 def _from_budget(noise: Noise, training: Batching, person: Person, log_baseline: float) -> Answer:
@@ -126,7 +101,7 @@ def _from_budget(noise: Noise, training: Batching, person: Person, log_baseline:
     from remanence.bounds import approximate_dp
 
     epsilon, delta = noise.epsilon or 0.0, noise.delta or 0.0
-    if training.sample_rate is not None or not _is_plain(person):
+    if training.sample_rate is not None or person != type(person)():
         raise InputError(
             "ε alone does not say how training ran.",
             needs="--steps, or --epochs, for any bound that depends on the training",
@@ -135,13 +110,13 @@ def _from_budget(noise: Noise, training: Batching, person: Person, log_baseline:
         )
     found = approximate_dp(log_baseline=log_baseline, epsilon=epsilon, delta=delta)
     nothing = " Here it says nothing." if found.success > _NOTHING else ""
-    notes = (
+    notes = [
         f"Assumed: ({epsilon:g}, {delta:g})-DP and nothing else, so this holds for every mechanism "
         f"with that guarantee.{nothing}",
         "The settings of DP-SGD sharpen it: add --steps and --sample-rate, or --dataset-size, --batch-size and "
         "--epochs.",
-    )
-    return Answer(found, "dp", "whatever you release", notes)
+    ]
+    return found, notes, {}
 
 
 def _from_training(given: Noise, training: Batching, person: Person, log_baseline: float) -> Answer:
@@ -151,16 +126,16 @@ def _from_training(given: Noise, training: Batching, person: Person, log_baselin
     from remanence.bounds.calibration import noise_for_epsilon
 
     steps, rate = training.steps or 0, training.sample_rate
-    noise, epsilon, delta, notes = given.noise_multiplier, given.epsilon, given.delta, ()
+    noise, epsilon, delta, notes = given.noise_multiplier, given.epsilon, given.delta, list[str]()
     goes_with("--epsilon", epsilon, "--delta", delta, "--delta 1e-5")
     every = "--sample-rate 1 if every step uses all records"
     goes_with("--epsilon with --steps", epsilon, _SIZES, rate, every)
     if rate is None:
         rate = 1.0
-        notes = (
+        notes = [
             "Assumed: full batches, a sampling rate of 1. It holds for smaller batches too, where the truth is far "
             f"lower: add {_SIZES}.",
-        )
+        ]
     if epsilon is not None and delta is not None:
         settings = {"delta": delta, "sample_rate": rate, "steps": steps}
         noise = noise_for_epsilon(epsilon, **settings)
@@ -178,4 +153,4 @@ def _from_training(given: Noise, training: Batching, person: Person, log_baselin
         "steps": steps,
     }
     found = bounds.dpsgd(log_baseline=log_baseline, schedule=[run], person=person)
-    return Answer(found, notes=notes, context=context)
+    return found, notes, context

@@ -17,7 +17,7 @@ from remanence.cli.training_options import (
     NoiseMultiplier,
     Whose,
     bound_entry,
-    spoken_mu,
+    spoken_budget,
 )
 from remanence.report.frequencies import frequency, sentence
 
@@ -46,13 +46,14 @@ def calibrate(
     from remanence.report.frequencies import downwards, upwards
 
     settings = batching.solved(passes=whose.passes)
+    person = whose.person(batching.dataset_size)
     found = solve(
         max_success,
         noise_multiplier=noise_multiplier,
         sample_rate=settings.sample_rate,
         steps=settings.steps,
         log_baseline=guess.log_baseline,
-        person=whose.person(batching.dataset_size),
+        person=person,
     )
     epsilon = None
     if delta is not None:
@@ -81,8 +82,5 @@ def calibrate(
     typer.echo(sentence(found.bound, guess.candidates))
     if settings.derives:
         typer.echo(f"\nYour settings: {settings.echoed().removeprefix('That is ')}")
-    if epsilon is not None:
-        who = "" if found.bound.whose == "one record" else " for one record under Poisson sampling"
-        full = not who and found.sample_rate == 1.0
-        mu = spoken_mu(found.bound, full_batches=full)
-        typer.echo(f"\nThat is ({upwards(epsilon)}, {delta:g})-DP{who}.{mu}")
+    if epsilon is not None and delta is not None:
+        typer.echo(f"\nThat is {spoken_budget(found.bound, person, epsilon, delta, found.sample_rate)}")

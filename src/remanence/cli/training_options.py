@@ -162,16 +162,20 @@ def gaussian_mu(one: Bound) -> float | None:
     return max(0.0, float(reached - ndtri_exp(one.log_baseline)))
 
 
-def spoken_mu(one: Bound, *, full_batches: bool) -> str:
-    """That as a sentence, rounded up."""
+def spoken_budget(
+    one: Bound, person: Person, epsilon: float, delta: float, rate: float, over: str = ""
+) -> str:
+    """(ε, δ) and μ of a training, rounded up: ε is about leaving out one record under Poisson sampling."""
     from remanence.report.frequencies import upwards
 
-    mu = gaussian_mu(one)
+    plain = person == type(person)()
+    who = "" if plain else " for one record under Poisson sampling"
+    budget, mu = f"({upwards(epsilon)}, {delta:g})-DP{over}{who}.", gaussian_mu(one)
     if mu is None or not math.isfinite(mu):
-        return ""
-    if full_batches:
-        return f" It is μ-GDP with μ = {upwards(mu)}."
-    return f" For this guess its ceiling is that of μ-GDP with μ = {upwards(mu)}."
+        return budget
+    if plain and rate == 1:
+        return f"{budget} It is μ-GDP with μ = {upwards(mu)}."
+    return f"{budget} For this guess its ceiling is that of μ-GDP with μ = {upwards(mu)}."
 
 
 def bound_entry(method: str, one: Bound) -> dict[str, Any]:
