@@ -209,6 +209,7 @@ WRONG = [
     ([*SHORTLIST, "--executor", "ray"], "ray is not installed."),
     ([*SHORTLIST, "--executor", "processes", "--workers", "100000"], "per core"),
     ([*SHORTLIST, "--resume", "s3://bucket/run"], "A run folder is not a URL."),
+    ([*SHORTLIST, "--out", "s3://bucket/run"], "A run folder is not a URL."),
     (["status", "nowhere"], "There is no run in this folder."),
 ]
 

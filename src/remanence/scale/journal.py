@@ -92,7 +92,7 @@ class Journal:
     """
 
     def __init__(self, place: str | Path) -> None:
-        if "://" in str(place):
+        if re.match(r"\w{2,}:/", str(place)):  # a path has lost the second slash
             raise InputError(
                 "A run folder is not a URL.",
                 needs="a folder on a file system of this machine",
