@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from remanence.protocol import AnyGame
     from remanence.results.verdict import Policy
     from remanence.scale.executors import Executor
-    from remanence.scale.run import Run
 
 
 Json = dict[str, Any]
@@ -41,15 +40,9 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
-Out = Annotated[Path | None, "Folder for the results.", "remanence-runs/<target>"]
 AsJson = Annotated[bool, "--json", "Print audit.json and nothing else."]
 AcceptUnproven = Annotated[
     bool, "--accept-unproven", "Exit with 0 if nothing is found and nothing is proven."
-]
-MaxSuccess = Annotated[
-    float | None,
-    "Your limit: the largest success that you accept.",
-    "0.1, or a tenth above what a guess achieves",
 ]
 
 
@@ -82,8 +75,12 @@ OnDevice = Annotated[Device, "Where to compute."]
 class Judged:
     """What every audit takes."""
 
-    max_success: MaxSuccess = None
-    out: Out = None
+    max_success: Annotated[
+        float | None,
+        "Your limit: the largest success that you accept.",
+        "0.1, or a tenth above what a guess achieves",
+    ] = None
+    out: Annotated[Path | None, "Folder for the results.", "remanence-runs/<target>"] = None
     seed: Annotated[int, "The same seed gives the same result."] = 0
     accept_unproven: AcceptUnproven = False
     as_json: AsJson = False
@@ -123,32 +120,7 @@ class Scale:
         ),
     ] = None
 
-    def begin(
-        self,
-        game: AnyGame,
-        options: Json,
-        folder: Path,
-        *,
-        resume: bool = False,
-        galleries: bool = False,
-    ) -> Run:
-        """A run for results in that folder: a new one, or the one that was begun there, if it is the same."""
-        from remanence.scale.journal import Journal
-        from remanence.scale.run import Run
-
-        settings = manifest_settings(game, {**options, "unit_trials": self.unit_trials})
-        if resume:
-            _check_same_run(folder, settings)
-        return Run(
-            self._players(options["device"]),
-            Journal(folder),
-            self.unit_trials,
-            galleries=galleries,
-            settings=settings,
-            resume=resume,
-        )
-
-    def _players(self, device: str) -> Executor:
+    def players(self, device: str) -> Executor:
         """The executor; Ray is loaded only when it is asked for."""
         from remanence.scale.executors import InProcess
         from remanence.scale.processes import Processes
@@ -288,8 +260,8 @@ def play(
     *,
     command: str,
     target: str,
+    stored: Mapping[str, Any],
     name: str | None = None,
-    stored: Mapping[str, Any] | None = None,
     attacks: Sequence[Attack] | None = None,
     trials: int | None = None,
     scale: Scale | None = None,
@@ -303,6 +275,8 @@ def play(
     """
     from remanence.auditing import audit
     from remanence.scale.files import check_writable
+    from remanence.scale.journal import Journal
+    from remanence.scale.run import Run
 
     scale = scale or Scale()
     folder = Path(shared.resume or shared.out or default_folder(name or target))
@@ -312,8 +286,18 @@ def play(
         place = compute_device(shared.device)
         game = load(place)
         given = {name: getattr(shared, name) for name in ("max_success", "seed", "accept_unproven")}
-        options = {"command": command, "target": target, **(stored or {}), **given, "device": place}
-        run = scale.begin(game, options, folder, resume=shared.resume is not None, galleries=keep)
+        options = {"command": command, "target": target, **stored, **given, "device": place}
+        settings = manifest_settings(game, {**options, "unit_trials": scale.unit_trials})
+        if shared.resume is not None:
+            _check_same_run(folder, settings)
+        run = Run(
+            scale.players(place),
+            Journal(folder),
+            scale.unit_trials,
+            galleries=keep,
+            settings=settings,
+            resume=shared.resume is not None,
+        )
         with told(lambda: interrupted(folder)), run:
             result = audit(
                 game,

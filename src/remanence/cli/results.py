@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remanence.cli.playing import AcceptUnproven, exit_code, manifest_settings, show_result
+from remanence.cli.playing import AcceptUnproven, AsJson, exit_code, manifest_settings, show_result
 from remanence.core.exceptions import InputError
 from remanence.core.plain_text import plain
 
@@ -23,7 +23,7 @@ Run = Annotated[Path, typer.Argument(help="A results folder or its audit.json.")
 def show(
     run: Run,
     accept_unproven: AcceptUnproven = False,
-    as_json: Annotated[bool, "--json", "Print audit.json and nothing else."] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show a stored result again."""
     from remanence.auditing import AuditResult
