@@ -12,6 +12,7 @@ up to the unknown batch size M, which must come out as a whole number. Shared ne
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self, final
@@ -342,7 +343,7 @@ class Remainder:
     def unexplained(self) -> Tensor:
         """The relative residual of each layer's gradient, by norm: `(layers,)`."""
         pairs = zip(self.whole, self.parts, strict=True)
-        left = torch.stack([_left(own, *parts) for (own, _), parts in pairs])
+        left = self.sizes.new_tensor([residual_size(own, *parts) for (own, _), parts in pairs])
         return (left / self.sizes).where(self.sizes > 0, 0.0)
 
     def is_complete(self, precision: float) -> bool:
@@ -356,9 +357,12 @@ def _less(weight: Tensor, values: Tensor, delta: Tensor) -> Tensor:
     return torch.addmm(own, delta.mT.to(own), values.to(own), alpha=-1)
 
 
-def _left(weight: Tensor, values: Tensor, delta: Tensor) -> Tensor:
-    """The norm of a layer's residual gradient."""
-    squares = values.new_zeros((), dtype=torch.float64)
+def residuals(weight: Tensor, values: Tensor, delta: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """A layer's residual gradient, some rows at a time: a large layer is never copied."""
     for rows in row_slices(weight):
-        squares += _less(weight[rows], values, delta[:, rows]).norm().square()
-    return squares.sqrt()
+        yield rows, _less(weight[rows], values, delta[:, rows])
+
+
+def residual_size(weight: Tensor, values: Tensor, delta: Tensor) -> float:
+    """Its norm."""
+    return sum(float(rest.norm()) ** 2 for _, rest in residuals(weight, values, delta)) ** 0.5

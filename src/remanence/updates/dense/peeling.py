@@ -79,7 +79,6 @@ def _shares(head: DenseHead, bias: Tensor | None, inputs: Tensor, labels: Tensor
 
 
 _ROUNDS = 64
-_SIZES = 8  # batch sizes that are tried
 _REFINEMENTS = 3
 _NEARLY = 1e-3  # the share of the gradient that may be unexplained for a refinement to make sense
 _NOISE = 256  # how many rounding errors a neuron's gradient must exceed to be looked at again after peeling
@@ -93,7 +92,6 @@ def reconstruct(
     slots: int = 64,
     peel: bool = True,
     start: Proposal | None = None,
-    size: float = 0.0,
 ) -> Remainder:
     """Propose every sample that has an exclusive neuron in the first layer; then peel and look again.
 
@@ -101,18 +99,19 @@ def reconstruct(
     other become exclusive to that one. `precision` is the rounding error of the numbers in which the gradient was
     computed: 1.2e-7 for float32, 2.2e-16 for float64. The scale of the gradient need not be known: clipping or a
     learning rate multiplies every sample's share alike, class weights those of a label. What is nearly explained is
-    refined by least squares over all neurons. `start` is what another attack has recovered already; `size` is the
-    batch size, whole or not, where it need not be voted on.
+    refined by least squares over all neurons. `start` is what another attack has recovered already.
     """
     head.require_readable()
     tolerance, rows = tolerance_of(precision), layers[0][0]
     level = rows.abs().amax(-1)
     live = level > 0
     left = Remainder.of(head, layers, Proposal.nothing(layers) if start is None else start)
+    sizes = rows.new_zeros(
+        head.classes, dtype=torch.float64
+    )  # the batch size that each label's neurons imply
     if start is not None:
         live = left.first[0].abs().amax(-1) > _NOISE * precision * level
-        size = float((1 / start.shares).median())
-    sizes = rows.new_full((head.classes,), size, dtype=torch.float64)
+        sizes[:] = (1 / start.shares).median()
     first = peel  # neurons with a twin come first, and others where these give nothing more
     for _ in range(_ROUNDS if peel else 1):
         some = worth_testing(head, left.first, live, tolerance, only_twins=first)
@@ -140,36 +139,6 @@ def reconstruct(
         if left.unexplained.max() <= _NOISE * precision or not live.any() or len(left.records) >= slots:
             break
     return refined(head, left, precision)
-
-
-def reconstruct_at_any_scale(
-    head: DenseHead, layers: Layers, *, precision: float, slots: int = 64
-) -> Remainder:
-    """The same; where the vote on the batch size leaves much unexplained, other sizes that neurons imply are tried."""
-    best = reconstruct(head, layers, precision=precision, slots=slots)
-    if best.unexplained.max() <= max(_NEARLY, 30 * precision):
-        return best
-    tried = [
-        reconstruct(head, layers, precision=precision, slots=slots, size=size)
-        for size in likely_sizes(head, layers, precision=precision)
-    ]
-    return min([best, *tried], key=lambda one: float(one.unexplained.max()))
-
-
-def likely_sizes(head: DenseHead, layers: Layers, *, precision: float) -> list[float]:
-    """Batch sizes, whole or not, that several neurons of one gradient imply, the likeliest first."""
-    tolerance = tolerance_of(precision)
-    live = worth_testing(head, layers[0], layers[0][0].abs().amax(-1) > 0, tolerance)
-    candidates = find_candidates(head, Remainder.of(head, layers, Proposal.nothing(layers)), live, precision)
-    sizes = candidates.batch_size[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
-    found = []
-    while len(found) < _SIZES:
-        value, votes = mode(sizes, tolerance)
-        if votes < 2:
-            break
-        found.append(value)
-        sizes = sizes[(sizes / value - 1).abs() > 2 * tolerance]
-    return found
 
 
 def _vote(candidates: Candidates, sizes: Tensor, tolerance: float) -> Tensor:

@@ -52,11 +52,10 @@ from torch.nn.functional import one_hot
 
 from remanence.updates.declared import LocalTraining, Weights
 from remanence.updates.dense.belonging import balanced
-from remanence.updates.dense.candidates import Proposal
+from remanence.updates.dense.candidates import Proposal, residual_size, residuals
 from remanence.updates.dense.layers import DenseHead, Layer, has_one_logit, mirrored, product
-from remanence.updates.parts import backwards, forwards, norm, row_slices, working
+from remanence.updates.parts import backwards, forwards, norm, working
 from remanence.updates.rounding import Explained, Rounding, apart, explained, rounded_again
-from remanence.updates.span import sketched, span_of_sketch
 
 # Propagated rounding errors are deviations of sums, which are nearly normal: one number in 10^15 is off by 8 of them.
 ROUNDINGS = 8
@@ -105,11 +104,8 @@ class Recomputed:
 
     def left(self, index: int) -> Iterator[tuple[slice, Tensor]]:
         """The residual of a layer's update, some rows at a time: a large layer is never copied."""
-        weight = self.layers[index][0]
-        values = self.values[index].to(working(weight))
-        weighted = (self.deltas[index] * self.proposal.shares.unsqueeze(-1)).to(values)
-        for rows in row_slices(weight):
-            yield rows, torch.addmm(weight[rows].to(values), weighted[:, rows].mT, values, alpha=-1)
+        weighted = self.deltas[index] * self.proposal.shares.unsqueeze(-1)
+        yield from residuals(self.layers[index][0], self.values[index], weighted)
 
     def left_of_bias(self, index: int) -> Tensor | None:
         """The same for its bias."""
@@ -129,10 +125,9 @@ class Recomputed:
 
     def unexplained(self) -> Tensor:
         """The relative residual of each layer's update, by norm."""
-        squares = [
-            sum(float(rest.norm()) ** 2 for _, rest in self.left(index)) for index in range(len(self.layers))
-        ]
-        left = torch.tensor(squares, dtype=torch.float64, device=self.sizes.device).sqrt()
+        weighted = [delta * self.proposal.shares[:, None] for delta in self.deltas]
+        parts = zip(self.layers, self.values, weighted, strict=True)
+        left = self.sizes.new_tensor([residual_size(weight, *own) for (weight, _), *own in parts])
         return (left / self.sizes).where(self.sizes > 0, 0.0)
 
     def refitted(self) -> Recomputed | None:
@@ -281,22 +276,6 @@ class Recomputed:
         off = (size - size.round()).abs()
         room = (2 * tolerance * size).clamp(min=1e-15)
         return (-room.log2()).clamp(min=0).where((off <= tolerance * size) & (size.round() >= 1), 0.0)
-
-    def batch_size(self) -> int | None:
-        """The batch size that the shares imply, if that is no coincidence and the layer spans as many dimensions.
-
-        An undeclared factor of a tenth makes shares those of ten times as many records, and a record that is
-        there twice has the share of half as many. If the layer has no more dimensions than that, this is undecidable.
-        """
-        size, weight = 1 / self.proposal.shares, self.layers[0][0]
-        middle = size.median()
-        whole = int(middle.round())
-        off = 2 * whole * max(float((size / middle - 1).abs().max()), 64 * self.precision)
-        agrees = abs(float(middle) - whole) <= off < 1e-3
-        if not agrees or not len(self.proposal) <= whole < min(weight.shape):
-            return None
-        part = span_of_sketch(sketched(weight, whole + 1), weight, self.rounding)
-        return whole if part.rank == whole and not part.fades else None
 
     def distinct(self) -> int | None:
         """How many records there are, if all have the same share; class weights have one for each label.
@@ -502,11 +481,7 @@ def _result(
     proven, complete = error < torch.inf, is_whole and bool((errors < _NO_BETTER).all())
     if not proven.any():
         return _nothing(proposal, some.layers)
-    size = None
-    if complete:
-        size = some.distinct()
-    elif not is_whole and scale_is_known:
-        size = some.batch_size()
+    size = some.distinct() if complete else None
     told = _with_labels(proposal, kept, some, scale_is_known=scale_is_known)
     shares = proposal.shares.clone()
     shares[kept] = some.proposal.shares
@@ -560,10 +535,9 @@ def verify_rows(
 
     Such a row is the input times the row's bias, number by number, whatever the loss, the steps and the shares were. A
     mixture of several records would have to keep its proportions in every one of these rows. After one step these
-    neurons must balance too: rows from which a filter took the same small numbers are parallel. A label is claimed if
-    exactly one class explains their columns: not after several steps, nor for smoothed or mixed labels.
+    neurons must balance too: rows from which a filter took the same small numbers are parallel. Labels are left open.
     """
-    (weight, bias), labels = layers[0], proposal.labels.clone()
+    weight, bias = layers[0]
     proven = torch.zeros(len(proposal), dtype=torch.bool, device=weight.device)
     errors = weight.new_full((len(proposal),), torch.inf)
     if bias is None or head.classes < 3 or len(layers) == 1:  # with two classes, proportions never change
@@ -588,25 +562,8 @@ def verify_rows(
         error = max(float(off / part[rows].norm()), tolerance / spread)
         proven[index] = bits >= BITS and error < _NO_BETTER
         errors[index] = error
-        labels[index] = _label_of_columns(head, x, head.sign * layers[1][0][:, rows], rounding)
-    return Proposal(proposal.inputs, labels, proposal.shares)[proven], errors[proven]
-
-
-def _label_of_columns(head: DenseHead, x: Tensor, columns: Tensor, rounding: Rounding) -> int:
-    """The one class whose derivative all columns `(outputs, neurons)` are multiples of, in either sign; −1 for none."""
-    losses, implied = head.by_label(x, down_to=1)
-    unit = implied / implied.norm(dim=-1, keepdim=True).clamp(min=1e-300)
-    sent = columns.to(x)
-    along = unit @ sent  # (classes, neurons)
-    left = (sent.square().sum(0) - along.square()).clamp(min=0).sqrt()
-    # A loss that is nearly zero was rounded before it was sent.
-    loss = losses.norm(dim=-1, keepdim=True).clamp(min=1e-300)
-    allowed = ROUNDINGS * (
-        rounding.relative * (1 + 1 / loss) * sent.norm(dim=0) + rounding.absolute * len(sent) ** 0.5
-    )
-    fits = (left <= allowed).all(1)
-    (fitting,) = fits.nonzero(as_tuple=True)
-    return int(fitting[0]) if len(fitting) == 1 and bool((along[fitting[0]] > 0).all()) else -1
+    open_labels = torch.full_like(proposal.labels, -1)
+    return Proposal(proposal.inputs, open_labels, proposal.shares)[proven], errors[proven]
 
 
 def independent_numbers(layers: Sequence[Layer]) -> int:

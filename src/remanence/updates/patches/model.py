@@ -1,4 +1,4 @@
-"""Networks that read pictures in patches: a linear layer on patches that do not overlap, and anything after it."""
+"""Networks that read pictures in patches: a convolution whose stride is its kernel's size, and anything after it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ class PatchModel:
     weights: Parameters | None = None  # other than the module's own
 
     @property
-    def layer(self) -> nn.Conv2d | nn.Linear:
+    def layer(self) -> nn.Conv2d:
         """The layer that reads patches."""
         found = self.module.get_submodule(self.name)
-        if not isinstance(found, nn.Conv2d | nn.Linear):
-            raise TypeError(f"{self.name} does not read patches")
+        assert isinstance(found, nn.Conv2d)
         return found
 
     @property
@@ -77,31 +76,23 @@ class PatchModel:
     def patches(self, pictures: Tensor) -> Tensor:
         """What the layer reads, `(pictures, positions, numbers)`."""
         layer = self.layer
-        if isinstance(layer, nn.Linear):
-            return pictures
         return unfold(pictures, layer.kernel_size, stride=layer.stride).mT  # pyright: ignore[reportArgumentType]
 
     def pictures(self, patches: Tensor) -> Tensor:
         """The pictures of patches that lie side by side."""
         layer = self.layer
-        if isinstance(layer, nn.Linear):
-            return patches
         return fold(patches.mT, self.shape[1:], layer.kernel_size, stride=layer.stride)  # pyright: ignore[reportArgumentType]
 
     @property
     def grid(self) -> tuple[int, int]:
         """How many patches lie above and beside each other."""
-        layer = self.layer
-        if isinstance(layer, nn.Linear):
-            return 1, self.positions
-        height, width = (size // step for size, step in zip(self.shape[1:], layer.stride, strict=True))
+        height, width = (size // step for size, step in zip(self.shape[1:], self.layer.stride, strict=True))
         return height, width
 
     def logits(self, embedded: Tensor, some: Mapping[str, Tensor] | None = None) -> Tensor:
         """What the network says about one picture of which the layer made this, `(positions, outputs)`."""
-        layer = self.layer
-        made = embedded[None] if isinstance(layer, nn.Linear) else embedded.mT.reshape(1, -1, *self.grid)
-        handle = layer.register_forward_hook(lambda *_: made)
+        made = embedded.mT.reshape(1, -1, *self.grid)
+        handle = self.layer.register_forward_hook(lambda *_: made)
         try:
             blank = torch.zeros(1, *self.shape, dtype=torch.float64)
             with plainly():
@@ -153,17 +144,16 @@ def plainly() -> ExitStack:
 
 def patch_model(module: nn.Module, shape: tuple[int, ...] | None = None) -> PatchModel:
     """Find the layer that reads patches, by watching the network read a picture."""
-    first = next(
-        ((name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)),
-        None,
+    name, layer = next(
+        ((name, one) for name, one in module.named_modules() if isinstance(one, nn.Conv2d | nn.Linear)),
+        ("", None),
     )
-    if first is None or not _reads_patches(first[1]):
+    if not isinstance(layer, nn.Conv2d) or not _reads_patches(layer):
         raise _unread("a first layer that is not a convolution whose stride is its kernel's size")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise _unread("a network that is frozen")
-    name, layer = first
     shape = shape or _shape(module, layer)
-    if shape is None or len(shape) != (2 if isinstance(layer, nn.Linear) else 3):
+    if shape is None or len(shape) != 3:
         raise _unread(f"pictures of an unknown shape ({shape})")
     own = copy.deepcopy(module).double().eval()
     generator = torch.Generator().manual_seed(0)
@@ -182,22 +172,19 @@ def patch_model(module: nn.Module, shape: tuple[int, ...] | None = None) -> Patc
     if layers[heads[-1]].bias is None:
         raise _unread("a last layer without a bias, which would count the labels")
     made = seen[0][2]
-    positions = made.shape[1] if isinstance(layer, nn.Linear) else made[0, 0].numel()
-    found = PatchModel(own, name, tuple(shape), positions, None, f"{heads[-1]}.bias", layer.weight.dtype)
+    found = PatchModel(
+        own, name, tuple(shape), made[0, 0].numel(), None, f"{heads[-1]}.bias", layer.weight.dtype
+    )
     return replace(found, places=_places(found, pictures))
 
 
-def _reads_patches(layer: nn.Module) -> bool:
-    if isinstance(layer, nn.Conv2d):
-        plain = layer.padding in (0, (0, 0), "valid") and layer.dilation == (1, 1) and layer.groups == 1
-        return plain and layer.stride == layer.kernel_size and layer.kernel_size != (1, 1)
-    return isinstance(layer, nn.Linear)
+def _reads_patches(layer: nn.Conv2d) -> bool:
+    plain = layer.padding in (0, (0, 0), "valid") and layer.dilation == (1, 1) and layer.groups == 1
+    return plain and layer.stride == layer.kernel_size and layer.kernel_size != (1, 1)
 
 
-def _shape(module: nn.Module, layer: nn.Conv2d | nn.Linear) -> tuple[int, ...] | None:
+def _shape(module: nn.Module, layer: nn.Conv2d) -> tuple[int, ...] | None:
     """The shape of a picture, from the network's configuration or its embeddings of positions."""
-    if isinstance(layer, nn.Linear):
-        return None
     size = getattr(getattr(module, "config", None), "image_size", None)
     if isinstance(size, int):
         return layer.in_channels, size, size
@@ -233,7 +220,7 @@ def _places(model: PatchModel, pictures: Tensor) -> str | None:
 def _unread(got: str) -> InputError:
     return InputError(
         "The network does not read pictures in patches.",
-        needs="a convolution whose stride is its kernel's size, or a linear layer on patches, before anything else",
+        needs="a convolution whose stride is its kernel's size, before anything else",
         got=got,
         hint="--input-shape 3,32,32 for the shape of one picture",
     )
