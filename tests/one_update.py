@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.belonging import Belonging, belonging
 from remanence.updates.dense.candidates import Proposal
-from remanence.updates.dense.coordinates import Coordinates, condensed
+from remanence.updates.dense.coordinates import condensed
 from remanence.updates.dense.layers import decays, dense_head
 from remanence.updates.dense.proofs import Proof, verify
 from remanence.updates.dense.reader import read_dense
@@ -25,7 +25,7 @@ class Reading:
     belonging: Belonging
     proof: Proof
     sign: int = 1  # −1 where the update goes against the gradient, as a difference of weights does
-    coordinates: Coordinates | None = None  # in which a large first layer was read
+    basis: torch.Tensor | None = None  # of the coordinates in which a large first layer was read
 
 
 def read_update(head, layers, rounding, *, training=None, scale_is_known=True) -> Reading:
@@ -34,8 +34,8 @@ def read_update(head, layers, rounding, *, training=None, scale_is_known=True) -
     found = condensed(head, one[:1], rounding)
     sent = Sent(rounding, training or LocalTraining(), scale_is_known=scale_is_known)
     weight, bias = one[0]
-    one[0] = (weight.to(working(weight)) if found is None else found.gradients[0]), bias
-    head = head if found is None else found.head
+    head, (first,), basis = found or (head, [weight.to(working(weight))], None)
+    one[0] = first, bias
     fit = belonging(head, one, rounding)
     if sent.training.is_plain:
         if not fit.is_one_step:
@@ -46,9 +46,10 @@ def read_update(head, layers, rounding, *, training=None, scale_is_known=True) -
         ]
     staged = read_dense(head, one, sent)
     proof = staged.proof
-    if found is not None:
-        proof = replace(proof, proposal=replace(proof.proposal, inputs=found.inputs(proof.proposal.inputs)))
-    return Reading(fit, proof, staged.sign, found)
+    if basis is not None:
+        inputs = proof.proposal.inputs[:, : len(basis)] @ basis
+        proof = replace(proof, proposal=replace(proof.proposal, inputs=inputs))
+    return Reading(fit, proof, staged.sign, basis)
 
 
 def update(model, inputs, labels, factor=1.0, loss=cross_entropy):

@@ -22,7 +22,7 @@ from remanence.updates.captured import Captured
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense import reader as dense_reader
 from remanence.updates.dense.layers import dense_head
-from remanence.updates.dense.peeling import reconstruct
+from remanence.updates.dense.peeling import reconstruct_at_any_scale
 from remanence.updates.inspection import inspect, open_update, read
 
 FACTORY = """
@@ -290,9 +290,9 @@ def test_a_large_update_is_attacked_once_and_its_control_once(folder, capsys, mo
 
     def counted(head, layers, **options):
         tried.append(1)
-        return reconstruct(head, layers, **options)
+        return reconstruct_at_any_scale(head, layers, **options)
 
-    monkeypatch.setattr(dense_reader, "reconstruct", counted)
+    monkeypatch.setattr(dense_reader, "reconstruct_at_any_scale", counted)
     code, out, _ = run(
         capsys, monkeypatch, "net.py:large", "--gradient", "large.safetensors", "--out", "result"
     )
@@ -440,7 +440,7 @@ def test_a_network_is_recognised_once_and_every_stage_runs_once(monkeypatch):
         monkeypatch.setattr(module, name, counted)
 
     for module, name in (
-        (opening, "dense_head"), (dense_reader, "reconstruct"), (dense_reader, "parallel_rows"),
+        (opening, "dense_head"), (dense_reader, "reconstruct_at_any_scale"), (dense_reader, "parallel_rows"),
         (dense_reader, "fit_in_span"), (dense_reader, "reconstruct_low_rank"), (opening, "belonging"),
     ):  # fmt: skip
         counting(module, name)
@@ -455,7 +455,7 @@ def test_a_network_is_recognised_once_and_every_stage_runs_once(monkeypatch):
     assert len(found.evidence) == 1
     assert runs["dense_head"] == runs["belonging"] == 1
     # The update and its control, in either sign.
-    assert runs["reconstruct"] <= 4
+    assert runs["reconstruct_at_any_scale"] <= 4
     assert max(runs["fit_in_span"], runs["reconstruct_low_rank"]) <= 2
     assert runs["parallel_rows"] <= 4
     assert found.threat_model["mechanism"].keys() == {"name", "network", "parameters"}, "no more was declared"

@@ -13,10 +13,9 @@ from remanence.bounds.bound import Bound
 from remanence.core.attack import Attack, Reconstruction, blindly
 from remanence.core.baseline import Baseline
 from remanence.core.errors import Comparison, Criterion, Reduction
-from remanence.core.exceptions import MisfitError
 from remanence.core.knowledge import Knowledge
 from remanence.core.priors import Uninformed
-from remanence.core.releases import Gradient, is_finite
+from remanence.core.releases import Gradient
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
 from remanence.results.findings import Words
@@ -63,8 +62,7 @@ class Captured(AnyGame[SharedGradient]):
         return Knowledge(self.mechanism, Uninformed(), None)
 
     def fits(self) -> None:
-        """The gradients are finite, and were made from these weights as far as this can be tested."""
-        require_finite(self.gradients)
+        """The gradients were made from these weights, as far as this can be tested."""
         if self.disturbed is None:
             self.mechanism.reader.fits(self.gradients, self.mechanism)
 
@@ -159,17 +157,6 @@ def _judged(proofs: Sequence[Proven], sizes: Sequence[int | None]) -> Comparison
         ]
     )[:, None]
     return Comparison(torch.full(proven.shape, torch.nan), proven, proven)
-
-
-def require_finite(gradients: Gradient) -> None:
-    """Refuse gradients that no training could have used."""
-    if not all(map(is_finite, gradients.tensors.values())):
-        raise MisfitError(
-            "This gradient is not finite.",
-            needs="finite numbers",
-            got="NaN or infinite ones",
-            hint="check how it was captured and stored",
-        )
 
 
 def shuffled(gradients: Gradient, generator: torch.Generator, *, spare_large: bool = False) -> Gradient:

@@ -208,7 +208,8 @@ def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Sequence[M
     found = condensed(head, [head.layers_of(one)[0] for one in each], subject.rounding)
     if found is None:
         return head, each
-    return found.head, [{**one, names[0]: own} for one, own in zip(each, found.gradients, strict=True)]
+    head, gradients, _ = found
+    return head, [{**one, names[0]: own} for one, own in zip(each, gradients, strict=True)]
 
 
 def _explained(subject: Subject, result: AuditResult) -> AuditResult:

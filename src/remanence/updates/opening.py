@@ -186,8 +186,14 @@ def _own_loss(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labe
     if said.ndim == 3:
         said, wanted = said[:, :-1].flatten(0, 1), inputs[:, 1:].flatten()
     else:
-        wanted = labels
-        check_labels(wanted, 2 if said.ndim == 1 else max(2, said.shape[-1]))
+        wanted, classes = labels, 2 if said.ndim == 1 else max(2, said.shape[-1])
+        if int(labels.min()) < 0 or int(labels.max()) >= classes:
+            raise InputError(
+                "A label has no class in the network.",
+                needs=f"labels from 0 to {classes - 1}",
+                got=f"labels from {int(labels.min())} to {int(labels.max())}",
+                hint="encode the classes as 0, 1, ...",
+            )
     return loss_of(said, wanted)
 
 
@@ -210,17 +216,6 @@ def _check_declared(reader: Reader, declared: Declared) -> None:
             needs="the client's learning rate",
             got=f"{training.steps} steps of {training.optimizer}",
             hint="--learning-rate 0.01",
-        )
-
-
-def check_labels(labels: Tensor, classes: int) -> None:
-    """Refuse labels that have no class."""
-    if int(labels.min()) < 0 or int(labels.max()) >= classes:
-        raise InputError(
-            "A label has no class in the network.",
-            needs=f"labels from 0 to {classes - 1}",
-            got=f"labels from {int(labels.min())} to {int(labels.max())}",
-            hint="encode the classes as 0, 1, ...",
         )
 
 

@@ -12,8 +12,7 @@ multiples of one another, such as the rows of a sample with two exclusive neuron
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import final
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -30,24 +29,13 @@ _GROUPS = 128  # rows with a twin that make a basis
 _ROUNDINGS = 8  # rounding errors that a row may lie outside the span, in single and double precision
 
 
-@final
-@dataclass(frozen=True)
-class Coordinates:
-    """A head whose first layer reads coordinates, the gradients of that layer, and the way back."""
-
-    head: DenseHead
-    gradients: list[Tensor]  # (neurons, coordinates) each, as the head's first weight
-    basis: Tensor  # (coordinates within the span, numbers), orthonormal rows
-
-    def inputs(self, points: Tensor) -> Tensor:
-        """The inputs that have these coordinates."""
-        return points[..., : len(self.basis)] @ self.basis
-
-
 def condensed(
     head: DenseHead, gradients: Sequence[tuple[Tensor, Tensor | None]], rounding: Rounding
-) -> Coordinates | None:
-    """One or more gradients of a large first layer, weight and bias, in coordinates; None for a small one."""
+) -> tuple[DenseHead, list[Tensor], Tensor] | None:
+    """A head whose first layer reads coordinates, that layer's gradients, `(neurons, coordinates)`, and the basis.
+
+    None for a small layer. The inputs with some coordinates are combinations of the basis, as of orthonormal rows.
+    """
     weight = head.weights[0]
     if weight.shape[1] <= _WIDTHS[-1] or weight.numel() <= _SMALL:
         return None
@@ -62,9 +50,7 @@ def condensed(
         own_rest[:, index] = norms
         parts.append(torch.cat([part, own_rest], 1))
     first = torch.cat([inside, torch.stack([along for _, _, along in written], 1)], 1)
-    return Coordinates(
-        replace(head, weights=(first, *head.weights[1:]), numbers=weight.shape[1]), parts, basis
-    )
+    return replace(head, weights=(first, *head.weights[1:]), numbers=weight.shape[1]), parts, basis
 
 
 def _span(weight: Tensor, bias: Tensor | None, rounding: Rounding) -> Tensor:

@@ -79,6 +79,7 @@ def _shares(head: DenseHead, bias: Tensor | None, inputs: Tensor, labels: Tensor
 
 
 _ROUNDS = 64
+_SIZES = 8  # batch sizes that are tried
 _REFINEMENTS = 3
 _NEARLY = 1e-3  # the share of the gradient that may be unexplained for a refinement to make sense
 _NOISE = 256  # how many rounding errors a neuron's gradient must exceed to be looked at again after peeling
@@ -92,6 +93,7 @@ def reconstruct(
     slots: int = 64,
     peel: bool = True,
     start: Proposal | None = None,
+    size: float = 0.0,
 ) -> Remainder:
     """Propose every sample that has an exclusive neuron in the first layer; then peel and look again.
 
@@ -99,16 +101,15 @@ def reconstruct(
     other become exclusive to that one. `precision` is the rounding error of the numbers in which the gradient was
     computed: 1.2e-7 for float32, 2.2e-16 for float64. The scale of the gradient need not be known: clipping or a
     learning rate multiplies every sample's share alike, class weights those of a label. What is nearly explained is
-    refined by least squares over all neurons. `start` is what another attack has recovered already.
+    refined by least squares over all neurons. `start` is what another attack has recovered already; `size` is the
+    batch size, whole or not, where it need not be voted on.
     """
     head.require_readable()
     tolerance, rows = tolerance_of(precision), layers[0][0]
     level = rows.abs().amax(-1)
     live = level > 0
     left = Remainder.of(head, layers, Proposal.nothing(layers) if start is None else start)
-    sizes = rows.new_zeros(
-        head.classes, dtype=torch.float64
-    )  # the batch size that each label's neurons imply
+    sizes = rows.new_full((head.classes,), size, dtype=torch.float64)  # that each label's neurons imply
     if start is not None:
         live = left.first[0].abs().amax(-1) > _NOISE * precision * level
         sizes[:] = (1 / start.shares).median()
@@ -139,6 +140,28 @@ def reconstruct(
         if left.unexplained.max() <= _NOISE * precision or not live.any() or len(left.records) >= slots:
             break
     return refined(head, left, precision)
+
+
+def reconstruct_at_any_scale(
+    head: DenseHead, layers: Layers, *, precision: float, slots: int = 64
+) -> Remainder:
+    """The same; where the vote on the batch size leaves much unexplained, other sizes that neurons imply are tried."""
+    best = reconstruct(head, layers, precision=precision, slots=slots)
+    if best.unexplained.max() <= max(_NEARLY, 30 * precision):
+        return best
+    tolerance = tolerance_of(precision)
+    live = worth_testing(head, layers[0], layers[0][0].abs().amax(-1) > 0, tolerance)
+    left = Remainder.of(head, layers, Proposal.nothing(layers))
+    candidates = find_candidates(head, left, live, precision)
+    sizes = candidates.batch_size[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
+    tried = [best]
+    while len(tried) <= _SIZES:
+        size, votes = mode(sizes, tolerance)
+        if votes < 2:
+            break
+        tried.append(reconstruct(head, layers, precision=precision, slots=slots, size=size))
+        sizes = sizes[(sizes / size - 1).abs() > 2 * tolerance]
+    return min(tried, key=lambda one: float(one.unexplained.max()))
 
 
 def _vote(candidates: Candidates, sizes: Tensor, tolerance: float) -> Tensor:

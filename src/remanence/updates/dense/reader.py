@@ -27,7 +27,7 @@ from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.belonging import belonging, has_another_loss, misfit
 from remanence.updates.dense.candidates import Proposal, Remainder
 from remanence.updates.dense.layers import LARGE, DenseHead, Layer, Layers, has_one_logit
-from remanence.updates.dense.peeling import parallel_rows, reconstruct
+from remanence.updates.dense.peeling import parallel_rows, reconstruct_at_any_scale
 from remanence.updates.dense.proofs import (
     Proof,
     Recomputed,
@@ -81,7 +81,7 @@ def read_dense(head: DenseHead, one: Layers, sent: Sent, *, seed: int = 0) -> St
             turned = replace(head, sign=sign)
             if is_seen and sign not in sights:
                 precision = min(rounding.of_largest(one[0][0]), 0.1)
-                sights[sign] = reconstruct(turned, one, precision=precision)
+                sights[sign] = reconstruct_at_any_scale(turned, one, precision=precision)
             for records in look(turned, one, sent, sights.get(sign), seed):
                 known = sent.scale_is_known and sign == 1
                 proof = prove(turned, one, records, rounding, training, scale_is_known=known)

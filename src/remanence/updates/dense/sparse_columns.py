@@ -29,7 +29,7 @@ from torch.nn.functional import normalize
 
 from remanence.updates.dense.candidates import Proposal, Remainder, fit_scales, tolerance_of
 from remanence.updates.dense.layers import DenseHead, Layer, Layers, product
-from remanence.updates.dense.peeling import reconstruct
+from remanence.updates.dense.peeling import reconstruct, reconstruct_at_any_scale
 from remanence.updates.rounding import HALF
 from remanence.updates.span import Decomposed
 
@@ -239,7 +239,7 @@ def reconstruct_low_rank(
     Only a batch that exclusive neurons do not give away whole (`first`, where it is known) is searched, and what the
     search finds in part is peeled on from there.
     """
-    first = first or reconstruct(head, layers, precision=precision, slots=_SLOTS)
+    first = first or reconstruct_at_any_scale(head, layers, precision=precision, slots=_SLOTS)
     if first.is_complete(precision) or precision > HALF:  # half precision hides which entries are zero
         return first
     columns = SparseColumns.of(head, *layers[0], precision=precision, even=even, most=_SLOTS)
