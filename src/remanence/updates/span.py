@@ -18,7 +18,7 @@ from remanence.updates.parts import largest, rows_times
 from remanence.updates.rounding import Rounding
 
 _TELLING = 4  # spare dimensions that a span must leave
-_ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
+ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
 _MOST_NOISE = 16.0  # times the error of single numbers: sums over many tokens were rounded on the way
 _LEAST_NOISE = 0.5  # the bound on the largest singular value of such errors is about twice what they have
 _OWN = 4.0  # units in the last place of the largest singular value, by which all of them are off as computed here
@@ -129,7 +129,7 @@ class Decomposed:
         a large matrix is sketched.
         """
         rows = gradient[gradient.any(1)].double()
-        errors = (_ROUNDED * (rows.abs().amax().expand_as(rows) if even else rows)).square()
+        errors = (ROUNDED * (rows.abs().amax().expand_as(rows) if even else rows)).square()
         left, right = errors.new_ones(len(rows), 1), errors.new_ones(1, rows.shape[1])
         for _ in range(4):  # every number is to carry an error of one
             left = (errors * right.square()).mean(1, keepdim=True).clamp(min=1e-300).rsqrt()

@@ -133,9 +133,8 @@ def _by_search(
     precision, even = min(sent.rounding.of_largest(weight), 0.1), sent.rounding.is_even(weight)
     yield fit_in_span(head, one, precision=precision, even=even, seed=seed, slots=_AT_ONCE, starts=_STARTS)
     if head.activation.is_relu:
-        yield reconstruct_low_rank(
-            head, one, precision=precision, even=even, seed=seed, first=at_sight
-        ).records
+        found = reconstruct_low_rank(head, one, precision=precision, even=even, seed=seed, first=at_sight)
+        yield found.records
 
 
 def prove(
@@ -224,33 +223,23 @@ class Own:
         shape = shape or ((head.weights[0].shape[1],) if head.is_whole_network else None)
         return None if numbers > _COPIED or shape is None else cls(model, head, shape)
 
-    def gradients(self, records: Proposal) -> dict[str, Tensor]:
-        """What a copy of the module, in double precision, makes of what enters its dense layers: by autograd.
+    def agrees(self, records: Proposal) -> bool:
+        """Whether autograd on a copy of the module, in double precision, agrees with the layers' formulas.
 
         Inputs of its shape reach those layers, and what enters there is exchanged. Losses are summed by shares.
         """
         own, entering = copy.deepcopy(self.model).double().eval().cpu(), records.inputs.double().cpu()
-        layer = own.get_submodule(self.head.names[0])
-        handle = layer.register_forward_pre_hook(lambda *_: (entering,))
-        try:
-            said = logits_of(own(torch.zeros(len(records), *self.shape, dtype=torch.float64)))
-        finally:
-            handle.remove()
-        if not isinstance(said, Tensor):
-            raise TypeError("a network that returns no logits")
-        losses = loss_of(said, records.labels.cpu(), reduction="none")
-        layers = set(self.head.names)
+        labels, shares = records.labels.cpu(), records.shares.cpu()
+        own.get_submodule(self.head.names[0]).register_forward_pre_hook(lambda *_: (entering,))
+        said = logits_of(own(torch.zeros(len(records), *self.shape, dtype=torch.float64)))
+        assert isinstance(said, Tensor)
+        loss, layers = loss_of(said, labels, reduction="none") @ shares, set(self.head.names)
         named = {name: value for name, value in own.named_parameters() if name.rpartition(".")[0] in layers}
-        parts = torch.autograd.grad((losses * records.shares.to(losses)).sum(), list(named.values()))
-        return dict(zip(named, parts, strict=True))
-
-    def agrees(self, records: Proposal) -> bool:
-        """Whether autograd on the module agrees with the layers' formulas, in double precision."""
-        said = self.head.layers_of(self.gradients(records))
-        told = self.head.gradients(records.inputs.cpu(), records.labels.cpu(), records.shares.cpu())
+        parts = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+        made = self.head.gradients(entering, labels, shares)
         return all(
-            float((own.double() - weight).norm()) <= _AGREES * float(weight.norm())
-            for (own, _), (weight, _) in zip(said, told, strict=True)
+            float((seen.double() - weight).norm()) <= _AGREES * float(weight.norm())
+            for (seen, _), (weight, _) in zip(self.head.layers_of(parts), made, strict=True)
         )
 
 

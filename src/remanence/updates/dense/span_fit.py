@@ -21,14 +21,13 @@ from remanence.updates.dense.peeling import reconstruct, refined
 from remanence.updates.equations import Equations, Solution, solved
 from remanence.updates.parts import working
 from remanence.updates.rounding import HALF
-from remanence.updates.span import Decomposed
+from remanence.updates.span import ROUNDED, Decomposed
 
 _SOFT = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015, 0.008, 0.004, 0.002, 0.001)  # of the spread of what enters
 _ITERATIONS, _LAST = 6, 30  # for each softness, and for the function itself
 _RECOUNTS = 6  # how often labels are counted anew where the solution does not fit
 # A residual that falls by less from one softness to the next, from this one on, stands still.
 _FALLS, _SETTLES = 0.8, 0.1
-_ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
 FITS = 1e-2  # a residual above which nothing is proposed
 
 
@@ -55,7 +54,7 @@ class SpanEquations(Equations):
             return None  # the span is everything, and says nothing
         # The equations weigh all rows alike: directions that the rounding of large ones hides are out of reach.
         _, sizes, turn = torch.linalg.svd(rows @ part.directions.mT, full_matrices=False)
-        hidden = _ROUNDED * precision * (rows.norm(dim=1).max() + rows.norm(dim=0).max())
+        hidden = ROUNDED * precision * (rows.norm(dim=1).max() + rows.norm(dim=0).max())
         directions = (turn @ part.directions)[sizes > hidden]
         inside, last = rows @ directions.mT, layers[-1]
         ones = None if bias is None else directions[:, numbers]

@@ -21,12 +21,12 @@ from remanence.updates.patches.fit import fit_patches
 from remanence.updates.patches.model import PatchModel
 from remanence.updates.rounding import Rounding, apart, coarsest, explained, rounded_again
 from remanence.updates.shared_gradient import ProvenTogether, Reader, Sent, SharedGradient
+from remanence.updates.span import ROUNDED
 
 _NO_BETTER = 0.1  # a patch known only to a tenth does not count as recovered
 _NOT_SOLVED = (
     0.01  # the same for single and double precision: a patch that is known no better is not solved for
 )
-_ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
 _PICTURES = 16  # that are named at most
 _ENOUGH = 0.8  # unknown numbers for each number of the update, at most
 
@@ -65,7 +65,7 @@ def verify_pictures(
     name = model.own("weight")
     left = (sent[name] - held.scale * made[name]).flatten(1)
     # Errors of single numbers are independent: of a matrix of them, no direction has more than this share.
-    rounded = _ROUNDED * sum(size**-0.5 for size in left.shape) * held.allowed[name]
+    rounded = ROUNDED * sum(size**-0.5 for size in left.shape) * held.allowed[name]
     errors = _patch_errors(model, pictures, labels, held.scale)
     held = held.with_more(apart(made, update(_blurred(model, pictures, rounded * errors))))
     # Derivatives are off with the patches that they follow from, which errors take as known: four times is allowed.
