@@ -122,7 +122,6 @@ def test_the_linear_reader_tells_what_it_found_before_the_network_begins(files, 
     assert given["main"]["rate"] >= document["evidence"][0]["main"]["rate"]
     options = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["options"]
     assert options["released"] == str(files / "head.safetensors")
-    assert not {"backbone", "recipe"} & options.keys()  # code, which is not run because a folder names it
 
 
 def test_pictures_are_resized_and_normalised_as_told(files, tmp_path):
