@@ -290,6 +290,7 @@ def test_a_file_or_folder_of_a_door_names_its_command(run, tmp_path, name, comma
         ("audit folder --names names.txt", "spans"),
         ("audit recording --accuse-at 0.1", "0.001"),
         ("bound --method fano", "certified"),
+        ("bound --noise 1.1", "--noise-multiplier"),
         ("bound --data visits.csv --person patient", "--records-per-person"),
         ("bound --smoothness 1", "final_weights"),
         ("canaries --kind codes", "remanence canaries without it"),
@@ -302,8 +303,12 @@ def test_a_file_or_folder_of_a_door_names_its_command(run, tmp_path, name, comma
         ("audit sums.csv --noise 2", "NoisySum"),
         ("audit sums.csv --range=0,9", "NoisySum"),
         ("audit head.pt --backbone-weights b.pt", "remanence head --weights"),
+        ("head head.pt --backbone-weights b.pt", "remanence head --weights"),
         ("gradient --noise 1 model.py:make", "remanence update"),
         ("verify run --sign key", "ssh-keygen -Y sign"),
+        ("report run --format in-toto", "docs/scale.md"),
+        ("report run --format=cyclonedx", "--format model-card"),
+        ("report run --format eval-results --out f", "--format model-card"),
     ],
 )
 def test_an_old_spelling_names_the_new_one(typed, now):

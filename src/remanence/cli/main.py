@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from importlib.metadata import entry_points
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,7 @@ _MOVED = {
     "sweep": "a loop over settings; docs/scale.md shows one",
     "init": "docs/how-to, which has a file to copy",
     "audit --journal": "--out FOLDER, which keeps finished units; --resume FOLDER continues",
+    "bound --noise": "--noise-multiplier",
     "bound --method": "remanence bound without it: the certified ceiling is the tightest",
     "bound --opacus": "remanence run RECORDING, or --noise-multiplier, --sample-rate and --steps",
     "bound --attribute": "--baseline P, the share of the most common value",
@@ -47,6 +49,11 @@ _MOVED = {
         ("explore --export", "frontier --out"),
         "remanence frontier --json, for any drawing program; remanence explore draws",
     ),
+    "report --format in-toto": "--format sarif for tools; docs/scale.md shows how to sign audit.json itself",
+    **dict.fromkeys(
+        ("report --format cyclonedx", "report --format eval-results"),
+        "--format model-card, whose YAML keys hold the same numbers",
+    ),
     "verify --sign": "ssh-keygen -Y sign -f KEY -n remanence-audit RUN/audit.json; docs/scale.md",
     "verify --signed-by": "ssh-keygen -Y verify; docs/scale.md has the line",
 }
@@ -62,7 +69,9 @@ class Commands(TyperGroup):
 
             given, about = arguments_from(Path(args[1]), self, ctx)
             ctx.obj, args = {"about": about}, [*given, *args[2:]]
-        typed = [*args[:1], *(f"{args[0]} {each.partition('=')[0]}" for each in args[1:])]
+        words = [word for each in args[1:] for word in (each.split("=", 1) if each[:2] == "--" else [each])]
+        typed = [*args[:1], *(f"{args[0]} {word}" for word in words)]
+        typed += [f"{args[0]} {option} {value}" for option, value in pairwise(words)]
         moved = _MOVED | {name: now for door in doors() for name, now in door.moved.items()}
         if args[:1] == ["audit"]:
             moved = self._of_doors(ctx, moved) | moved

@@ -47,15 +47,12 @@ class Format(StrEnum):
     MODEL_CARD = "model-card"
     DOSSIER = "dossier"
     DOSSIER_HTML = "dossier-html"
-    IN_TOTO = "in-toto"
-    CYCLONEDX = "cyclonedx"
-    EVAL_RESULTS = "eval-results"
 
 
 def report(
     run: Run,
     form: Annotated[
-        Format, "--format", "For people, a review, CI, a model card, an auditor, or another tool."
+        Format, "--format", "For people, a review, CI, a model card, or an auditor."
     ] = Format.HTML,
     out: Annotated[
         Path | None, "File to write.", "report.html next to audit.json; other formats are printed"

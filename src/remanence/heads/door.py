@@ -25,7 +25,10 @@ DOOR = Door(
         (f"head --{name}" for name in ("hidden", "initialisation", "label-smoothing", "bias", "no-bias")),
         "--recipe file.py:make, a function that returns a TransferHead or an OwnHead",
     )
-    | {"audit --backbone-weights": "remanence head --weights backbone.safetensors"}
+    | dict.fromkeys(
+        ("audit --backbone-weights", "head --backbone-weights"),
+        "remanence head --weights backbone.safetensors",
+    )
     | dict.fromkeys(("head --mean", "head --deviation"), "--normalise MEAN/DEVIATION")
     | dict.fromkeys(
         ("head --trials", "head --steps"), "--quick for a first answer; audit_head(...) in Python"

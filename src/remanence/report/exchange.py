@@ -1,4 +1,4 @@
-"""The result in formats that other tools read: JUnit, SARIF, in-toto, CycloneDX, Hugging Face's evaluation results."""
+"""The result in formats that other tools read: JUnit and SARIF."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from xml.etree import ElementTree as ET
 from jinja2.filters import do_urlencode
 
 from remanence.auditing import AuditResult
-from remanence.core.plain_text import plainly
 from remanence.report import frequencies, words
 from remanence.report.frequencies import thousandths
 from remanence.results.evidence import Evidence
-from remanence.results.findings import Row, WholeRecords
+from remanence.results.findings import WholeRecords
 from remanence.results.storage import DOCUMENT
 from remanence.results.verdict import Verdict, exposing, lowest
 
@@ -174,109 +173,3 @@ def _fingerprint(result: AuditResult) -> str:
     """The same for the same data and threat model, whatever was found."""
     identity = json.dumps([result.target, result.subject, result.threat_model], sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
-
-
-_RESULT = {Verdict.PROTECTED: "PASSED", Verdict.UNPROVEN: "WARNED"}  # the other two are FAILED
-
-
-def in_toto(result: AuditResult) -> str:
-    """An in-toto statement, not signed, with a test-result predicate over the digest of what was released."""
-    groups: dict[str, list[str]] = {"PASSED": [], "WARNED": [], "FAILED": []}
-    for evidence in result.evidence:
-        broken = any(finding.exposes(result.policy) for finding in evidence.found)
-        groups["FAILED" if broken else "WARNED"].append(evidence.attack)
-    for bound in result.bounds:
-        met = bound.success <= result.policy.max_success and not bound.on_average
-        groups["PASSED" if met else "WARNED"].append(bound.name)
-    statement = {
-        "_type": "https://in-toto.io/Statement/v1",
-        "subject": [{"name": result.target, "digest": {"sha256": _digest(result)}}],
-        "predicateType": "https://in-toto.io/attestation/test-result/v0.1",
-        "predicate": {
-            "result": _RESULT.get(result.verdict, "FAILED"),
-            "configuration": [
-                {
-                    "name": f"remanence {result.environment['packages']['remanence']}",
-                    "uri": f"urn:remanence:result:{result.digest()}",
-                    "annotations": {
-                        "verdict": str(result.verdict),
-                        "max_success": result.policy.max_success,
-                        "seed": result.seed,
-                    },
-                }
-            ],
-            **{f"{name.lower()}Tests": tests for name, tests in groups.items()},
-        },
-    }
-    return _written(statement)
-
-
-def cyclonedx(result: AuditResult) -> str:
-    """A CycloneDX 1.6 document whose one component carries the result in its model card."""
-    ceiling = words.tightest(result)
-    rows = {each.attack: Row.of(each.attack, each.main, "attack") for each in result.evidence}
-    if not isinstance(result.reason, WholeRecords):
-        decided = [row for row in result.reason.rows() if row.role == "attack"]
-        rows = {words.headline(result): row for row in decided[:1]} | rows
-    metrics: list[dict[str, Any]] = [
-        {
-            "type": "success of reconstruction",
-            "value": f"{row.share:.6g}",
-            "slice": told,
-            "confidenceInterval": {"lowerBound": f"{row.lower:.6g}", "upperBound": f"{row.upper:.6g}"},
-        }
-        for told, row in rows.items()
-    ]
-    if ceiling is not None:
-        told = {"type": "proven ceiling of reconstruction", "value": f"{float(ceiling.success):.6g}"}
-        metrics.append({**told, "slice": ceiling.whose})
-    card = {
-        "quantitativeAnalysis": {"performanceMetrics": metrics},
-        "considerations": {
-            "technicalLimitations": [words.not_covered(result)],
-            "ethicalConsiderations": [
-                {
-                    "name": f"Reconstruction of training data: {result.verdict}. {words.headline(result)}",
-                    "mitigationStrategy": words.DECISION,
-                }
-            ],
-        },
-    }
-    component = {
-        "type": "machine-learning-model",
-        "name": result.target,
-        "hashes": [{"alg": "SHA-256", "content": _digest(result)}],
-        "modelCard": card,
-    }
-    return _written({"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "components": [component]})
-
-
-def eval_results(result: AuditResult) -> str:
-    """A file for `.eval_results/` of a Hugging Face repository; JSON is YAML.
-
-    The Hub shows results of registered benchmarks only, so that there this one is a file and no badge.
-    """
-    best = result.strongest
-    entry = {
-        "dataset": {"id": "remanence/reconstruction", "task_id": best.attack},
-        "value": words.measured(result)["rate"],
-        "date": str(result.environment.get("started", ""))[:10],
-        "notes": f"{result.verdict}: {words.headline(result)} Limit {result.policy.max_success:g}.",
-    }
-    return _written([entry])
-
-
-# The names of what was released in audit.json; the targets or the data where every trial releases anew.
-_RELEASED = ("release", "released", "model", "gradients", "targets", "data")
-
-
-def _digest(result: AuditResult) -> str:
-    """The SHA-256 of the numbers released, not of a file, as in audit.json; else of the result itself."""
-    hashes = result.subject.get("sha256", {})
-    found = next((hashes[name] for name in _RELEASED if name in hashes), "")
-    return found if re.fullmatch("[0-9a-f]{64}", str(found)) else result.digest()
-
-
-def _written(document: Any) -> str:
-    text = json.dumps(plainly(document), indent=2, ensure_ascii=False)
-    return text.replace("<", "\\u003c") + "\n"  # no tag to whatever shows it

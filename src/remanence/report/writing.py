@@ -7,7 +7,7 @@ from pathlib import Path
 
 from remanence.auditing import AuditResult
 from remanence.report.dossier import dossier
-from remanence.report.exchange import cyclonedx, eval_results, in_toto, junit, sarif
+from remanence.report.exchange import junit, sarif
 from remanence.report.gallery import gallery_page
 from remanence.report.html import dossier_page, index, report
 from remanence.report.markdown import model_card, summary
@@ -21,9 +21,6 @@ FORMATS: dict[str, Callable[[AuditResult], str]] = {
     "model-card": model_card,
     "dossier": dossier,
     "dossier-html": dossier_page,
-    "in-toto": in_toto,
-    "cyclonedx": cyclonedx,
-    "eval-results": eval_results,
 }
 
 
