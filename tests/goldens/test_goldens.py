@@ -13,6 +13,8 @@ ROUNDING = 1e-6
 # Another processor's FFTs and matrix products moved the logarithm of a bound by 4e-9 of itself, a single-precision
 # error by 1.5e-6: a bound is compared to more digits than any page prints, an error to five.
 BOUND, NUMBER = 1e-7, 1e-5
+# A search ends anywhere within its last step, 2e-4 of a range of 2: of an error of 0.022, 0.15 squared, that is 0.5 %.
+SEARCHED = {"game/gradient-based": 1e-2}
 
 
 def assert_same(found, frozen, place=""):
@@ -28,7 +30,8 @@ def assert_same(found, frozen, place=""):
     elif isinstance(frozen, float) and isinstance(found, float):
         is_bound = "/error/" not in place and "/numbers/" not in place
         rounding = ROUNDING if "/error/" in place else 1e-15
-        expected = pytest.approx(frozen, rel=BOUND if is_bound else NUMBER, abs=rounding)
+        number = SEARCHED.get("/".join(place.split("/")[:2]), NUMBER)
+        expected = pytest.approx(frozen, rel=BOUND if is_bound else number, abs=rounding)
         assert found == expected, place
     else:
         assert found == frozen, place
