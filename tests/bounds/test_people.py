@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom, hypergeom, norm
+from scipy.stats import hypergeom, norm
 from worst_cases import banded
 
 from remanence import InputError, calibrate
@@ -20,7 +20,6 @@ from remanence.bounds import (
     epsilon_upper,
     final_weights,
     true_positives,
-    truncated_poisson,
 )
 from remanence.bounds.engine.dpsgd import dpsgd_bracket
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS
@@ -247,38 +246,6 @@ def test_participations_at_least_so_far_apart_are_as_many_as_fit():
     for wrong in ({"separation": 1}, {"separation": 3, "sample_rate": 0.5}):
         with pytest.raises(InputError):
             correlated_noise(0.05, factor=factor, noise_multiplier=4.0, at_least=True, **wrong)
-
-
-def test_batches_of_a_limited_size_add_the_chance_that_one_is_cut():
-    run = {"noise_multiplier": 1.0, "steps": 50, "dataset_size": 1000, "batch_size": 20}
-    plain = dpsgd(0.05, noise_multiplier=1.0, sample_rate=0.02, steps=50)
-    never = truncated_poisson(0.05, **run, max_batch_size=1000)
-    assert never.success == pytest.approx(plain.success, rel=1e-12)
-    chance = 50 * float(binom.sf(40, 1000, 0.02))
-    some = truncated_poisson(0.05, **run, max_batch_size=40)
-    assert some.success == pytest.approx(plain.success + chance, rel=1e-6)
-    assert 1e-4 < chance < 1e-2
-    always = truncated_poisson(0.05, **{**run, "noise_multiplier": 20.0}, max_batch_size=10)
-    assert always.success == pytest.approx(gaussian_ceiling(0.05, math.sqrt(50) / 20))
-    both = truncated_poisson([0.05, 0.2], **run, max_batch_size=40)
-    alone = [truncated_poisson(kappa, **run, max_batch_size=40).success for kappa in (0.05, 0.2)]
-    assert both.success == pytest.approx(alone, rel=1e-4)
-
-
-def test_no_test_beats_the_ceiling_of_batches_that_are_cut_in_half_of_all_steps():
-    """The target is in a batch, and stays in it with the share that is kept; all other gradients are 0."""
-    generator, noise, steps, trials = np.random.default_rng(3), 1.5, 20, 100_000
-    others = generator.binomial(99, 0.1, (trials, steps))
-    kept = generator.random((trials, steps)) < np.minimum(1.0, 10 / (others + 1))
-    inside = (generator.random((trials, steps)) < 0.1) & kept
-    run = Segment(noise, 0.1, 1)
-    absent, present = (mean + noise * generator.standard_normal((trials, steps)) for mean in (0.0, inside))
-    threshold = np.quantile(run.loss(absent).sum(1), 0.95)
-    power = (run.loss(present).sum(1) > threshold).mean()
-    found = truncated_poisson(
-        0.05, noise_multiplier=noise, steps=steps, dataset_size=100, batch_size=10, max_batch_size=10
-    )
-    assert 0.05 < power < found.success
 
 
 def test_final_weights_of_a_quadratic_are_exactly_as_well_hidden_as_proven():

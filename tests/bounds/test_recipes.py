@@ -26,9 +26,6 @@ BOUNDS = {
         0.1, noise_multiplier=9.0, steps=9, learning_rate=0.5, strong_convexity=0.1, smoothness=1.0
     ),
     "factor": lambda: bounds.correlated_noise(0.1, factor=np.eye(4), noise_multiplier=3.0, separation=2),
-    "cut batches": lambda: bounds.truncated_poisson(
-        0.1, noise_multiplier=2.0, steps=9, dataset_size=90, batch_size=9, max_batch_size=20
-    ),
     "mechanism": lambda: bounds.of(NoisySum(noise_multiplier=2.0), 0.01),
     "classes": lambda: bounds.of_classes(NoisySum(noise_multiplier=2.0), [0.01, 0.02], [1, 2]),
 }

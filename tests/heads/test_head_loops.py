@@ -46,15 +46,31 @@ RECIPES = {
     "SiLU between layers": replace(BASE, hidden=5, learning_rate=0.3, loop=Loop(activation="silu")),
     "tanh between layers": replace(BASE, hidden=5, learning_rate=0.3, loop=Loop(activation="tanh")),
 }
+SPAN = replace(BASE, loop=None, epochs=20, learning_rate=0.1, initialisation=0.002)
+TWO = replace(SPAN, classes=2, task=(0, 1, 0))
+RECIPES |= {  # without a loop: in the span of the records, or as a small network
+    "span": SPAN,
+    "span, nn.Linear's start": replace(SPAN, initialisation="pytorch"),
+    "span, momentum": replace(SPAN, momentum=0.9),
+    "span, momentum and decay": replace(SPAN, momentum=0.5, weight_decay=0.05),
+    "span, class weights": replace(SPAN, class_weights=(1.0, 3.0, 0.5)),
+    "span, one output": replace(TWO, class_weights=(1.0, 10.0), momentum=0.9),
+    "span, two outputs": replace(TWO, class_weights=(1.0, 10.0), two_outputs=True),
+    "span, more records than are unrolled": replace(SPAN, epochs=5),
+    "network, adam": replace(SPAN, optimizer="adam", weight_decay=0.1, class_weights=(1.0, 3.0, 0.5)),
+    "network, hidden units": replace(SPAN, hidden=4, initialisation="he"),
+    "network, one output": replace(TWO, hidden=4, initialisation="he", class_weights=(1.0, 2.0)),
+}
 OWN = pictures(10, seed=5)
 
 
-def plain_loop(recipe, features, labels, tensors, generator):
-    """One head in an ordinary loop: nn.Linear, a loss, an optimizer, one batch after the other.
+def plain_loop(recipe, sets, trial, generator):
+    """One head of several in an ordinary loop: nn.Linear, a loss, an optimizer, one batch after the other.
 
-    Random choices come from the same stream as in the code under test.
+    The start, and the random choices, come from the same stream as in the code under test.
     """
-    loop = recipe.loop
+    loop, features, labels = recipe.loop or Loop(), sets.embedding[trial], recipe.classes_of(sets)
+    tensors = [each[trial] for each in starts(recipe, len(sets), features.shape[1], generator)]
     layers = [nn.Linear(*reversed(tensors[i].shape), bias=loop.bias) for i in range(0, len(tensors), 2)]
     for layer, i in zip(layers, range(0, len(tensors), 2), strict=True):
         layer.weight.data = tensors[i].clone()
@@ -71,10 +87,10 @@ def plain_loop(recipe, features, labels, tensors, generator):
     weights = None if recipe.class_weights is None else torch.tensor(recipe.class_weights)
     step = 0
     for epoch in range(recipe.epochs):
-        for batch in list(orders(recipe, labels[None], generator)):
-            inputs, answers = features[batch[0]], labels[batch[0]]
+        for batch in list(orders(recipe, labels, generator)):
+            inputs, answers = features[batch[trial]], labels[trial, batch[trial]]
             if loop.dropout:
-                inputs = inputs * kept_by_dropout(loop, batch, features.shape[1], generator)[0]
+                inputs = inputs * kept_by_dropout(loop, batch, features.shape[1], generator)[trial]
             if loop.schedule:
                 place = epoch if len(loop.schedule) == recipe.epochs else step
                 optimizer.param_groups[0]["lr"] = recipe.learning_rate * loop.schedule[place]
@@ -90,40 +106,35 @@ def plain_loop(recipe, features, labels, tensors, generator):
             loss.backward()
             optimizer.step()
             step += 1
-    return [
-        None if part is None else part.detach() for layer in layers for part in (layer.weight, layer.bias)
-    ]
+    return layers, tensors, head(features)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_gives_what_a_plain_loop_gives_from_the_same_start(name):
-    recipe = RECIPES[name]
-    labels, features = OWN.labels % recipe.classes, OWN.embedding
-    own = Records(OWN.features, labels, embedding=features)
-    trained = recipe.release(None, own[None], torch.Generator().manual_seed(3))
-    generator = torch.Generator().manual_seed(3)
-    tensors = [tensor[0] for tensor in starts(recipe, 1, features.shape[1], generator)]
-    by_hand = plain_loop(recipe, features, labels, tensors, generator)
-    moved = 0.0
-    for found, expected, start in zip(trained.tensors.values(), by_hand, tensors, strict=True):
-        if expected is None:
-            assert not found.any()
-            continue
-        # Largest difference: 3e-7 of numbers up to 2.
-        torch.testing.assert_close(found[0], expected, rtol=5e-6, atol=5e-6)
-        moved = max(moved, float((expected - start).abs().max()))
-    assert moved > 1e-3
-
-
-def test_many_heads_at_once_are_each_as_if_alone():
-    recipe = replace(BASE, optimizer="adamw", weight_decay=0.1, batch_size=None)
-    sets = torch.stack([pictures(9, seed=seed).embedding for seed in range(4)])
-    labels = pictures(9).labels.expand(4, -1)
-    together = train_loop(recipe, sets, labels, torch.Generator().manual_seed(0))
-    tensors = starts(recipe, 4, sets.shape[2], torch.Generator().manual_seed(0))
-    for k in range(4):
-        alone = plain_loop(recipe, sets[k], labels[k], [each[k] for each in tensors], torch.Generator())
-        torch.testing.assert_close(together["weight"][k], alone[0], rtol=5e-6, atol=5e-6)
+    recipe, count = RECIPES[name], 70 if "unrolled" in name else 10
+    sets = [pictures(count, seed=seed) for seed in (5, 6, 7)]
+    labels = sets[0].labels if recipe.task else sets[0].labels % recipe.classes
+    pixels, embedding = (
+        torch.stack([getattr(one, kind) for one in sets]) for kind in ("features", "embedding")
+    )
+    sets = Records(pixels, labels.expand(3, -1), embedding=embedding)
+    trained = recipe.release(None, sets, torch.Generator().manual_seed(3))
+    right = recipe.accuracy(trained, sets[0])
+    rtol, atol = (5e-6, 5e-6) if recipe.loop else (2e-4, 2e-6)  # in the span, in other units
+    for trial in range(3):
+        layers, tensors, answers = plain_loop(recipe, sets, trial, torch.Generator().manual_seed(3))
+        by_hand = [part for layer in layers for part in (layer.weight, layer.bias)]
+        moved = 0.0
+        for found, expected, start in zip(trained.tensors.values(), by_hand, tensors, strict=True):
+            if expected is None:
+                assert not found.any()
+                continue
+            torch.testing.assert_close(found[trial], expected.detach(), rtol=rtol, atol=atol)
+            moved = max(moved, float((expected.detach() - start).abs().max()))
+        assert moved > 1e-3
+        if trial == 0:
+            said = answers.argmax(1) if recipe.outputs > 1 else (answers[:, 0] > 0).long()
+            assert right[0] == (said == recipe.classes_of(sets[0])).float().mean()
 
 
 def test_a_loop_without_anything_trains_what_the_span_trains():

@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,68 +16,6 @@ def embedded(trials=3, count=6, numbers=12, classes=3, seed=0):
     inputs = torch.randn(trials, count, numbers, generator=generator).relu()
     labels = torch.arange(count).remainder(classes).expand(trials, -1)
     return Records(torch.zeros(trials, count, 2, 2), labels, embedding=inputs)
-
-
-def one_by_one(head, targets, generator):
-    """The same heads by PyTorch's own modules and optimisers, one at a time, from the same initial weights."""
-    fresh = replace(head, epochs=1, learning_rate=1e-30, optimizer="sgd", momentum=0.0, weight_decay=0.0)
-    start = fresh.release(None, targets, generator)
-    numbers, weight = targets.embedding.shape[-1], head.class_weights and torch.tensor(head.class_weights)
-    for trial in range(len(targets)):
-        first = nn.Linear(numbers, head.hidden or head.outputs)
-        rest = [] if head.hidden is None else [nn.ReLU(), nn.Linear(head.hidden, head.outputs)]
-        layers = nn.Sequential(first, *rest)
-        for parameter, initial in zip(layers.parameters(), start.tensors.values(), strict=True):
-            parameter.data = initial[trial].clone()
-        kind = torch.optim.Adam if head.optimizer == "adam" else torch.optim.SGD
-        extra = {} if head.optimizer == "adam" else {"momentum": head.momentum}
-        optimizer = kind(layers.parameters(), head.learning_rate, weight_decay=head.weight_decay, **extra)
-        for _ in range(head.epochs):
-            optimizer.zero_grad()
-            logits, labels = layers(targets.embedding[trial]), head.classes_of(targets)[trial]
-            if head.outputs == 1:
-                each = None if weight is None else weight[labels]
-                loss = nn.functional.binary_cross_entropy_with_logits(logits[:, 0], labels.float(), each)
-            else:
-                loss = nn.functional.cross_entropy(logits, labels, weight)
-            loss.backward()
-            optimizer.step()
-        yield layers
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"count": 70, "epochs": 5},  # more records than are unrolled
-        {"momentum": 0.9},
-        {"weight_decay": 0.1},
-        {"momentum": 0.5, "weight_decay": 0.05},
-        {"class_weights": (1.0, 3.0, 0.5)},
-        {"class_weights": (1.0, 3.0, 0.5), "optimizer": "adam"},
-        {"initialisation": "pytorch"},
-        {"optimizer": "adam"},
-        {"optimizer": "adam", "weight_decay": 0.1},
-        {"classes": 2, "task": (0, 1, 0)},
-        {"classes": 2, "task": (0, 1, 0), "class_weights": (1.0, 10.0), "momentum": 0.9},
-        {"classes": 2, "task": (0, 1, 0), "two_outputs": True},
-        {"classes": 2, "task": (0, 1, 0), "two_outputs": True, "class_weights": (1.0, 10.0)},
-        {"hidden": 4, "initialisation": "he"},
-        {"classes": 2, "task": (0, 1, 0), "hidden": 4, "initialisation": "he", "class_weights": (1.0, 2.0)},
-    ],
-    ids=str,
-)
-def test_heads_trained_together_equal_heads_trained_one_by_one(settings):
-    targets = embedded(count=settings.pop("count", 6))
-    head = TransferHead(**{"classes": 3, "epochs": 20, "learning_rate": 0.1, **settings})
-    ours = head.release(None, targets, torch.Generator().manual_seed(1))
-    for trial, layers in enumerate(one_by_one(head, targets, torch.Generator().manual_seed(1))):
-        for found, parameter in zip(ours.tensors.values(), layers.parameters(), strict=True):
-            torch.testing.assert_close(found[trial], parameter.data, rtol=2e-4, atol=2e-6)
-        answers = layers(targets.embedding[trial])
-        said = answers.argmax(1) if head.outputs > 1 else (answers[:, 0] > 0).long()
-        right = (said == head.classes_of(targets)[trial]).float().mean()
-        assert head.accuracy(ours, targets[trial])[trial] == right
 
 
 def test_a_mini_batch_of_everything_is_the_full_batch_and_half_batches_average_to_it_for_small_steps():

@@ -50,13 +50,6 @@ def test_a_loop_is_called_on_copies_and_decided_by_its_seed():
     torch.testing.assert_close(one["weight"][2], by_hand["weight"])
 
 
-@pytest.mark.slow  # of other functions of one's own, tests/results/test_game.py makes sure
-def test_a_loop_makes_the_same_heads_in_processes():
-    sets = OWN[None][torch.zeros(4, dtype=torch.int64)]
-    here, apart = (OwnHead(mixed, 3, processes=n).release(None, sets, generator(1)) for n in (1, 2))
-    assert torch.equal(apart["weight"], here["weight"])
-
-
 def test_heads_of_a_loop_are_attacked_and_a_released_one_must_be_of_that_loop():
     recipe = OwnHead(mixed, classes=3)
     settings = HeadAudit(trials=30, attacks=[LinearReader(200)])

@@ -98,29 +98,6 @@ def test_a_head_is_read_from_a_module_and_from_files_alike(tmp_path):
         )
 
 
-class Evil:
-    def __reduce__(self):
-        return (print, ("executed",))
-
-
-def test_what_is_no_such_head_is_refused_and_nothing_in_a_file_is_executed(tmp_path, capsys):
-    with pytest.raises(InputError, match="weights do not fit"):
-        audited({"weight": torch.zeros(3, 2), "bias": torch.zeros(3)})
-    with pytest.raises(InputError, match="weights do not fit"):
-        audited({**state(), "bias": torch.full((3,), torch.nan)})
-    with pytest.raises(InputError, match="whole numbers"):
-        audited({"weight": state()["weight"].to(torch.int8), "bias": state()["bias"]})
-    with pytest.raises(InputError, match="weights do not fit") as caught:
-        audited(dict(nn.Linear(OWN.embedding.shape[-1], 4).state_dict()))
-    assert "as many classes as it has rows" in caught.value.hint
-    torch.save({"weight": Evil()}, tmp_path / "evil.pt")
-    with pytest.raises(InputError, match="cannot be read"):
-        audited(tmp_path / "evil.pt")
-    assert "executed" not in capsys.readouterr().out
-    with pytest.raises(InputError, match="cannot be read"):
-        audited(tmp_path / "missing.safetensors")
-
-
 @pytest.mark.parametrize(("closer", "public", "own"), [(0, 43, 8), (3, 20, 1), (5, 5, 2)])
 def test_a_chance_resemblance_is_that_of_the_closest_of_all_your_pictures(closer, public, own):
     exposure = PictureExposure(0, 0, 0.1, True, SuccessRate(closer, public), own)
@@ -130,31 +107,45 @@ def test_a_chance_resemblance_is_that_of_the_closest_of_all_your_pictures(closer
     assert exposure.by_chance == pytest.approx(chance, abs=5 * (0.25 / 200_000) ** 0.5)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"state_dict": {"weight": torch.zeros(3, 24)}},
-        {"weight": torch.zeros(3, 24, dtype=torch.int8), "bias": torch.zeros(3, dtype=torch.int8)},
-        3,
-        [torch.zeros(3, 24)],
-        torch.zeros(3, 24),
-        nn.Conv2d(3, 3, 3),
-        nn.ReLU(),
-        nn.LazyLinear(3),
-        nn.Linear(24, 4),
-        "a\0b",
-    ],
-    ids=lambda wrong: type(wrong).__name__,
-)
-def test_what_is_no_head_is_refused_before_anything_is_learned(wrong, tmp_path, monkeypatch):
+class Evil:
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+NUMBERS = {"weight": torch.zeros(3, 24), "bias": torch.zeros(3)}
+WRONG = {
+    "a checkpoint": ({"state_dict": NUMBERS}, "not the weights"),
+    "whole numbers": (
+        {name: values.to(torch.int8) for name, values in NUMBERS.items()},
+        "holds whole numbers",
+    ),
+    "other features": ({**NUMBERS, "weight": torch.zeros(3, 2)}, "do not fit"),
+    "NaN": ({**NUMBERS, "bias": torch.full((3,), torch.nan)}, "do not fit"),
+    "code": ({"weight": Evil()}, "not the weights"),
+    "a number": (3, "not a head"),
+    "a list": ([torch.zeros(3, 24)], "not a head"),
+    "a tensor": (torch.zeros(3, 24), "not a head"),
+    "a convolution": (nn.Conv2d(3, 3, 3), "do not fit"),
+    "no layer": (nn.ReLU(), "do not fit"),
+    "a lazy layer": (nn.LazyLinear(3), "not the weights"),
+    "more classes": (nn.Linear(24, 4), "as many classes as it has rows"),
+    "no path": ("a\0b", "cannot be read"),
+    "no file": ("missing.safetensors", "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_head_is_refused_before_anything_is_learned(name, tmp_path, monkeypatch, capsys):
+    """Nothing in a file is executed."""
     monkeypatch.setattr(Reconstructor, "learn", lambda *_: pytest.fail("it learned"))
-    said = r"not a head|not the weights|do not fit|cannot be read|holds whole numbers"
+    wrong, said = WRONG[name]
     with pytest.raises(InputError, match=said):
         audited(wrong)
     if isinstance(wrong, dict | list):
         torch.save(wrong, tmp_path / "head.pt")
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=rf"{said}|not the weights|cannot be read"):
             audited(tmp_path / "head.pt")
+    assert "executed" not in capsys.readouterr().out
 
 
 def test_a_damaged_file_is_refused(tmp_path):

@@ -13,21 +13,6 @@ from remanence_papers import baselines
 LOG10 = math.log(10)
 
 
-@pytest.mark.parametrize(
-    ("dimension", "share", "expected"),
-    [
-        (784, 0.6, -95.1),
-        (784, 0.9, -325.8),
-        (3072, 0.6, -367.6),
-        (784, 1.0, -472.015),
-        (3072, 1.0, -1849.529),
-    ],
-)
-def test_the_pixel_criterion_is_a_binomial_tail(dimension, share, expected):
-    found = baselines.pixels(dimension, share=share, chance=0.25) / LOG10
-    assert found == pytest.approx(expected, abs=0.05)
-
-
 @pytest.mark.parametrize(("dimension", "share", "chance"), [(20, 0.55, 0.3), (100, 0.9, 0.5), (7, 0.4, 0.9)])
 def test_small_binomial_tails_agree_with_scipy(dimension, share, chance):
     needed = math.ceil(dimension * share - 1e-9)

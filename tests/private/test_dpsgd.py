@@ -248,11 +248,6 @@ def test_settings_that_mean_nothing_are_refused(settings):
         dpsgd_game(**settings)
 
 
-def test_a_layer_that_mixes_records_is_refused_by_name():
-    with pytest.raises(InputError, match="'1'"):
-        AnyModule(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
-
-
 def rerecorded(features: int = 4, labels: int = 0, factor: float = 1.0) -> Game:
     """A game whose data do not fit its network."""
     game, records = dpsgd_game(), synthetic(12, features=features, classes=3)

@@ -12,7 +12,7 @@ from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.of_mechanism import any_of_class, of, of_classes
 from remanence.bounds.person import Person
 from remanence.bounds.recipes import recompute
-from remanence.bounds.releases import correlated_noise, final_weights, truncated_poisson
+from remanence.bounds.releases import correlated_noise, final_weights
 from remanence.bounds.settings import dpsgd, gaussian, in_or_out, laplace, true_positives
 
 __all__ = [
@@ -37,5 +37,4 @@ __all__ = [
     "recompute",
     "renyi",
     "true_positives",
-    "truncated_poisson",
 ]

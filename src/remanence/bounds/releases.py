@@ -1,4 +1,4 @@
-"""Ceilings beyond plain DP-SGD: correlated noise, truncated batches, and final weights only."""
+"""Ceilings beyond plain DP-SGD: correlated noise, and final weights only."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import bdtrc
 
 from remanence.bounds.bound import Bound, Values, numbers
-from remanence.bounds.engine.rounding import UNIT
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.person import Person, read_person
 from remanence.bounds.recipes import recomputable
 from remanence.bounds.settings import dpsgd, gaussian
 from remanence.core.checks import number, whole
 from remanence.core.exceptions import InputError
-from remanence.core.references import BOK_2024, CHOQUETTE_CHOO_2023, REMANENCE
+from remanence.core.references import BOK_2024, CHOQUETTE_CHOO_2023
 
 _ROUNDING = 1 + 1e-12  # of a norm, upwards
 _LARGEST_ENTRY = 1e100  # of a factor, whose squares a float can still take
-_TAIL_ERROR = 1e-9  # relative, of a binomial tail; far above its measured error
 
 
 @recomputable
@@ -103,55 +100,6 @@ def correlated_noise(
         *bound.assumptions[2:],
     )
     return replace(bound, name="correlated noise", assumptions=assumptions, reference=CHOQUETTE_CHOO_2023)
-
-
-@recomputable
-def truncated_poisson(
-    baseline: Values = None,
-    *,
-    noise_multiplier: float,
-    steps: int,
-    dataset_size: int,
-    batch_size: float,
-    max_batch_size: int,
-    log_baseline: Values = None,
-) -> Bound:
-    """The ceiling for Poisson sampling into batches of a limited size; larger batches are truncated.
-
-    Compare with plain Poisson sampling without the target, which does not depend on it. The training equals plain
-    Poisson sampling unless some batch is too large, so γ ≤ γ_Poisson(κ) + T·P(Bin(N, B/N) > max_batch_size). Without
-    amplification, γ ≤ Φ(Φ⁻¹(κ) + √T/σ) for any batching: compare with the same batches without the target's gradient.
-
-    >>> settings = {"noise_multiplier": 1.1, "steps": 1000, "dataset_size": 10_000, "batch_size": 100}
-    >>> round(truncated_poisson(0.01, **settings, max_batch_size=160).success, 4)
-    0.0254
-    """
-    size, mean = (
-        whole("dataset_size", dataset_size),
-        number("batch_size", batch_size, above=0, most=dataset_size),
-    )
-    most = whole("max_batch_size", max_batch_size, hint="the largest batch that is trained on")
-    run = Segment(noise_multiplier, mean / size, whole("steps", steps))
-    plain = dpsgd(baseline, schedule=run, log_baseline=log_baseline)
-    told = dpsgd(baseline, schedule=replace(run, sample_rate=1.0), log_baseline=log_baseline)
-    larger = float(bdtrc(most, size, mean / size)) if most < size else 0.0
-    cut = min(run.steps * larger * (1 + _TAIL_ERROR), 1.0)
-    added = np.logaddexp(plain.log_success, math.log(cut)) if cut > 0 else plain.log_success
-    log_success = np.minimum(np.minimum(added * (1 - UNIT), told.log_success), 0.0)
-    how = f"Poisson sampling, and records of batches of more than {most} are left out whatever their data"
-    return replace(
-        plain,
-        name="DP-SGD, batches of a limited size",
-        log_success=float(log_success) if np.ndim(log_success) == 0 else log_success,
-        assumptions=(
-            how,
-            *plain.assumptions[1:3],
-            "the comparison is with a training that does not use the target",
-        ),
-        reference=REMANENCE,
-        log_complement=None,
-        log_lower=None,
-    )
 
 
 @recomputable
