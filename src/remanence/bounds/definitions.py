@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -115,20 +116,16 @@ def profile(
         )
     baselines = read_baselines(baseline, log_baseline)
 
-    def delta(epsilon: float) -> float:
+    @cache
+    def log_delta(epsilon: float) -> float:
         name, slack, hint = f"δ({epsilon:g}) of the profile", 1e-9, "check the accountant"  # which may round
         value = number(
             name, numbers(name, function(epsilon), hint).item(0), least=-slack, most=1 + slack, hint=hint
         )
-        return min(max(value, 0.0), 1.0)
-
-    found: dict[float, float] = {}
+        return math.log(min(value, 1.0)) if value > 0 else -math.inf
 
     def log_success(log: float, epsilon: float) -> float:
-        if epsilon not in found:
-            found[epsilon] = delta(epsilon)
-        share = found[epsilon]
-        return _from_profile_point(log, epsilon, math.log(share) if share > 0 else -math.inf).log_upper
+        return _from_profile_point(log, epsilon, log_delta(epsilon)).log_upper
 
     ends = []
     for log in baselines.logs:

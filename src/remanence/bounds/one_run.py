@@ -43,7 +43,6 @@ from scipy.special import ndtr, ndtri
 from remanence.bounds.engine.closed_forms import shift_of
 from remanence.bounds.engine.dpsgd import delta_upper, epsilon_upper
 from remanence.bounds.engine.schedule import Array, Segment, normalise
-from remanence.core.exceptions import InputError
 
 _LEAST_DELTA = 1e-7  # rarer events are irrelevant for a few thousand canaries
 _LINES = 24
@@ -118,17 +117,6 @@ class GuessCount:
     guesses: int
     canaries: int
     candidates: int = 1
-
-    def __post_init__(self) -> None:
-        fits = 0 <= self.correct <= self.guesses <= self.canaries and self.guesses >= 1
-        if not fits or self.candidates < 1:
-            raise InputError(
-                "The outcome of the canaries is inconsistent.",
-                needs="0 <= correct <= guesses <= canaries, at least 1 guess and 1 candidate",
-                got=f"{self.correct} of {self.guesses} guesses, {self.canaries} canaries, "
-                f"{self.candidates} candidates",
-                hint="GuessCount(correct=140, guesses=150, canaries=500)",
-            )
 
     @classmethod
     def of_surest(cls, right: npt.ArrayLike, sureness: npt.ArrayLike, *, candidates: int = 1) -> GuessCount:

@@ -114,8 +114,8 @@ class ThisHead(Finding):
 
     @property
     def vouches(self) -> bool:
-        """Not if a head on similar pictures would have passed for this one."""
-        return self.made_like_this
+        """Whether heads on similar pictures are distinguished from it, so that rates of heads on yours apply."""
+        return self.power is None or self.power.rate >= _POWER
 
     def exposes(self, policy: Policy) -> bool:
         """More classes than the limit allows."""
@@ -160,7 +160,7 @@ class ThisHead(Finding):
         measured = (
             f"{self.power.successes} of {self.power.trials} heads on other pictures of the same classes"
         )
-        if self.made_like_this:
+        if self.vouches:
             return f" The same test refused {measured}."
         return (
             f" This test cannot tell whether these pictures or similar ones were used: it refused only {measured}. "
@@ -173,11 +173,6 @@ class ThisHead(Finding):
         refused, tried = self.others.tolist()
         return SuccessRate(int(refused), int(tried)) if tried else None
 
-    @property
-    def made_like_this(self) -> bool:
-        """Whether heads on similar pictures are distinguished from it, so that rates of heads on yours apply."""
-        return self.power is None or self.power.rate >= _POWER
-
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, for the journal."""
         return {name: values.detach().cpu().contiguous() for name, values in vars(self).items()}
@@ -188,7 +183,7 @@ class ThisHead(Finding):
         unknown = replace(
             SIMILAR_PICTURES, seen=f"Of {self.others[1]} heads on others, {self.others[0]} are refused."
         )
-        return [*self._gives_less(made_like_it), *([] if self.made_like_this else [unknown])]
+        return [*self._gives_less(made_like_it), *([] if self.vouches else [unknown])]
 
     def _gives_less(self, made_like_it: Tensor) -> list[Caveat]:
         """A head that belongs is as likely as any of the others to give back fewest."""

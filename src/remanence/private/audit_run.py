@@ -291,8 +291,8 @@ def audit_run(
 
 def _ceiling(claimed: Sequence[Segment], candidates: int) -> Bound:
     """What no attack exceeds under these settings: γ for a shortlist, (1 + δ(0)) / 2 for in or out."""
-    if candidates > 1 and hides(claimed):
+    if not hides(claimed):
+        return Bound("DP-SGD as accounted, in or out", 0.0, DPSGD_ASSUMPTIONS, REMANENCE)
+    if candidates > 1:
         return bounds.dpsgd(1 / candidates, schedule=list(claimed))
-    if hides(claimed):
-        return bounds.in_or_out(claimed)
-    return Bound("DP-SGD as accounted, in or out", 0.0, DPSGD_ASSUMPTIONS, REMANENCE)
+    return bounds.in_or_out(claimed)

@@ -41,7 +41,7 @@ class Batches:
         self.rate = rate_of(self.sampler)
         # Draws of which no step has been seen, each with the reason why it could not be drawn again.
         self._unused: deque[tuple[list[int], str]] = deque()
-        self._left: deque[list[int]] = deque()  # what no pass has used of the draws of this epoch
+        self._left: deque[int] = deque()  # the records of this epoch's draws that no pass has used
         self._marks: RecordMarks | None = None
         vars(loader)["batch_sampler"] = _NotedSampler(self)  # a loader refuses to have it set
 
@@ -52,7 +52,7 @@ class Batches:
 
     def drawn(self) -> Iterator[list[int]]:
         """The sampler's batches, each noted when it is drawn. Loops inside each other have draws of their own."""
-        batches, left = iter(self.sampler), deque[list[int]]()
+        batches, left = iter(self.sampler), deque[int]()
         while True:
             foreseen = self._foreseen() if self._open else None
             batch = next(batches, None)
@@ -63,7 +63,7 @@ class Batches:
                 why = "" if members == foreseen else "the sampler's generator gives another batch"
                 self._unused.append((members, self._stream.why if foreseen is None else why))
                 self._stream.taken()
-                left.append(members)
+                left.extend(members)
                 self._left = left
             yield batch
 
@@ -78,15 +78,10 @@ class Batches:
 
     def take(self, rows: int) -> list[int] | None:
         """The records that this many gradients belong to, the next of those that were drawn; None if too few were."""
-        found: list[int] = []
-        while self._left:
-            batch, missing = self._left.popleft(), rows - len(found)
-            found += batch[:missing]
-            if batch[missing:]:
-                self._left.appendleft(batch[missing:])
-            if len(found) == rows:
-                return found
-        return None
+        if len(self._left) < rows:
+            self._left.clear()
+            return None
+        return [self._left.popleft() for _ in range(rows)]
 
     def settle(self, members: list[int]) -> str:
         """Which draw this step used; why it is not the sampler's next one, if it is not."""

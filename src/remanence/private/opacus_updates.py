@@ -21,7 +21,7 @@ from remanence.private.opacus_batches import checksum
 from remanence.private.own_pass import Clipping, RandomStates, quiet_randomness
 
 _AHEAD = 20_000  # calls for which a schedule is run before training
-_EQUAL = 1e-5  # relative rounding of a limit
+_EQUAL = 1e-4  # relative rounding of a limit
 
 Settings = dict[str, Any]
 
@@ -147,11 +147,16 @@ class Limits:
     def explain(self, actual: Sequence[Tensor], expected: Sequence[Tensor]) -> str | None:
         """Empty if both are equal to the bit, how they were limited, or None."""
         equal = all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
-        self._ways = [way for way in self._ways if _limited(*way, expected, actual)]
+        self._ways = [way for way in self._ways if self._fits(actual, _limited(*way, expected))]
         if equal:
             return "" if self._ways or not self._used else None
         self._used = self._used or bool(self._ways)
         return f"{_SIZES[self._ways[0][0]]} limited to {self._ways[0][1]:.4g}" if self._ways else None
+
+    @staticmethod
+    def _fits(actual: Sequence[Tensor], limited: Sequence[Tensor]) -> bool:
+        pairs = zip(actual, limited, strict=True)
+        return all(torch.allclose(one.float(), other, rtol=_EQUAL, atol=1e-7) for one, other in pairs)
 
 
 _SIZES = {
@@ -162,30 +167,17 @@ _SIZES = {
 }
 
 
-def _parts(kind: str, tensor: Tensor) -> Tensor:
+def _limited(kind: str, level: float, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors, limited in this way."""
     if kind == "number":
-        return tensor.reshape(-1, 1)
-    return tensor.flatten(1) if kind == "row" and tensor.ndim > 1 else tensor.reshape(1, -1)
-
-
-def _sizes(kind: str, tensors: Sequence[Tensor]) -> Tensor:
-    if kind == "number":
-        return torch.cat([tensor.flatten().float().abs() for tensor in tensors])
-    each = torch.cat([_parts(kind, tensor).float().norm(dim=1) for tensor in tensors])
-    return each.norm()[None] if kind == "all" else each
-
-
-def _limited(kind: str, level: float, expected: Sequence[Tensor], actual: Sequence[Tensor]) -> bool:
-    """Whether the actual tensors are the expected ones, limited in this way."""
-    factors = (level / _sizes(kind, expected).clamp(min=1e-30)).clamp(max=1)
-    counts = [len(_parts(kind, tensor)) for tensor in expected]
-    each = [factors] * len(counts) if kind == "all" else list(factors.split(counts))
-    return all(
-        torch.allclose(
-            _parts(kind, a).float(), _parts(kind, e).float() * f[:, None], rtol=10 * _EQUAL, atol=1e-7
-        )
-        for a, e, f in zip(actual, expected, each, strict=True)
-    )
+        return [tensor.float().clamp(-level, level) for tensor in tensors]
+    counts = [len(tensor) if kind == "row" and tensor.ndim > 1 else 1 for tensor in tensors]
+    rows = [tensor.float().reshape(count, -1) for tensor, count in zip(tensors, counts, strict=True)]
+    sizes = [each.norm(dim=1, keepdim=True) for each in rows]
+    if kind == "all":
+        sizes = [torch.cat(sizes).norm()] * len(rows)
+    factors = [(level / size.clamp(min=1e-30)).clamp(max=1) for size in sizes]
+    return [(f * each).view_as(whole) for f, each, whole in zip(factors, rows, tensors, strict=True)]
 
 
 @final
