@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -59,9 +58,8 @@ def audit(
     draws, placed = Draws(seed, device), game.to(device)
     whole("trials", game.default_trials if trials is None else trials, hint="--trials 200")
     game.fits()
-    guess = cache(placed.baseline)
-    policy = policy or game.limit()
-    _check_limit(guess(1), policy)
+    guess, policy = placed.baseline(), policy or placed.limit()
+    _check_limit(guess, policy)
     chosen = _chosen(placed, attacks)
     companions = placed.companions()
     confidence = 1 - (1 - CONFIDENCE) / (len(chosen) + len(companions))
@@ -70,7 +68,7 @@ def audit(
     evidence, seconds = [], {}
     for attack, plan, following in zip(chosen, plans, [*chosen[1:], None], strict=True):
         before = time.perf_counter()
-        found = played(placed, attack, plan, draws, run, confidence, guess)
+        found = played(placed, attack, plan, draws, run, confidence, guess.times)
         seconds[attack.info.name] = time.perf_counter() - before
         evidence.append(replace(found, caveats=(*check_trials(found, policy), *found.caveats)))
         if following is not None and seconds[attack.info.name] > _PATIENCE:

@@ -1,33 +1,44 @@
 import json
 import math
 import os
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import jsonschema
 import numpy as np
 import pytest
 import torch
 
-from conftest import shortlist_game, synthetic
+from conftest import heads_game, shortlist_game, synthetic
 from remanence import (
     GLM,
+    Attack,
+    AttackInfo,
     AuditResult,
     Bound,
     ClosedForm,
     Criterion,
+    FinitePrior,
     InputError,
     LeaveOneOut,
+    LinearReader,
     Logistic,
     Membership,
+    Oblivious,
     Policy,
+    Reconstruction,
+    Reduction,
     RetrainAndCompare,
     Verdict,
     audit,
     bounds,
+    mismatch,
 )
+from remanence.core import stratified
 from remanence.core.exceptions import IncompatibleGameError, MisfitError, UnreadableAuditError
 from remanence.core.references import REMANENCE
+from remanence.heads.game import HeadGame
 from remanence.results.caveats import TOO_FEW_TRIALS
 from remanence.results.findings import Finding
 from remanence.results.storage import ARRAYS, DOCUMENT, schema
@@ -164,8 +175,6 @@ def test_trying_more_attacks_widens_every_interval(monkeypatch, capsys):
     monkeypatch.setattr("remanence.auditing._PATIENCE", 0.0)
     game = shortlist_game(1.0, candidates=5)
     one = audit(game, [RetrainAndCompare()], trials=100, policy=Policy(0.3))
-    from remanence import Oblivious
-
     two = audit(game, [RetrainAndCompare(), Oblivious()], trials=100, policy=Policy(0.3))
     assert one.evidence[0].main.confidence == pytest.approx(0.95)
     assert two.evidence[0].main.confidence == pytest.approx(0.975)
@@ -270,6 +279,42 @@ def test_a_game_that_no_attack_can_play_is_refused_in_a_sentence():
     )
     with pytest.raises(IncompatibleGameError, match="No attack can play"):
         audit(game)
+
+
+@dataclass(frozen=True)
+class TwoGuesses(Attack):
+    """Every candidate twice, so that each target has two chances."""
+
+    info: ClassVar[AttackInfo] = Oblivious.info
+    checked: list = field(default_factory=list, repr=False)
+
+    def check(self, knowledge):
+        self.checked.append(knowledge)
+
+    def prepare(self, knowledge, generator):
+        self.check(knowledge)
+        guesses = knowledge.prior.candidates[:1][[0, 0]]
+        return lambda release: Reconstruction(guesses[None][[0] * len(release)])
+
+
+def test_a_guess_is_computed_once_and_an_attack_checked_before_any_time_is_spent(monkeypatch):
+    counted, own = [], FinitePrior.baseline
+    monkeypatch.setattr(FinitePrior, "baseline", lambda *given: counted.append(1) or own(*given))
+    criterion = Criterion(mismatch, 0.5, Reduction.BEST)
+    attacks = [TwoGuesses(), RetrainAndCompare()]
+    game = replace(shortlist_game(1.0, candidates=5), criterion=criterion)
+    found = audit(game, attacks, trials=20, policy=Policy(0.9))
+    assert [each.baseline.value for each in found.evidence] == pytest.approx([0.4, 0.2])
+    assert len(counted) == 1
+    assert len(attacks[0].checked) == 2  # and again by its own `prepare`, on a copy of what it may know
+
+
+def test_a_default_limit_computes_no_second_guess(monkeypatch):
+    counted = []
+    own = stratified._of_one_class
+    monkeypatch.setattr(stratified, "_of_one_class", lambda *given: counted.append(1) or own(*given))
+    audit(HeadGame.of(heads_game()), [LinearReader(60)], trials=2)
+    assert len(counted) == 3  # classes
 
 
 def test_an_attack_named_twice_is_a_mistake(glm_game):
