@@ -43,7 +43,7 @@ MOST_S = 60.0  # of tests for one mutant
 WARM = ("opacus", "pandas", "pytest", "scipy.stats", "sklearn.linear_model", "torch")  # seconds to load
 
 ROOMS = {
-    "results": "results/claims.py results/evidence.py results/findings.py results/outcome.py results/recount.py "
+    "results": "results/claims.py results/evidence.py results/findings.py results/outcome.py "
     "results/result.py results/verdict.py results/verification.py auditing.py",
     "games": "game.py protocol.py networks/game.py tables/game.py tables/findings.py tables/single_columns.py "
     "core/rates.py core/roc.py core/priors.py",

@@ -42,7 +42,7 @@ def reproduce(
         int | None, typer.Option(min=1, help="Trials per point.", show_default="the scale's")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 0,
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("remanence-runs/reproductions"),
     every: Annotated[
         bool,

@@ -18,7 +18,6 @@ from remanence.bounds.bound import Bound
 from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
 from remanence.core.catalogue import catalogue
-from remanence.core.checks import whole
 from remanence.core.exceptions import IncompatibleGameError, InputError
 from remanence.core.rates import CONFIDENCE
 from remanence.game import played
@@ -27,6 +26,7 @@ from remanence.results.caveats import check_trials
 from remanence.results.evidence import Evidence
 from remanence.results.result import AuditResult
 from remanence.results.verdict import Policy, decide
+from remanence.scale.fingerprints import device_kind
 from remanence.scale.progress import note
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
@@ -56,7 +56,6 @@ def audit(
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     draws, placed = Draws(seed, device), game.to(device)
-    whole("trials", game.default_trials if trials is None else trials, hint="--trials 200")
     game.fits()
     guess, policy = placed.baseline(), policy or placed.limit()
     _check_limit(guess, policy)
@@ -130,7 +129,7 @@ def environment(
     return {
         "started": started.isoformat(timespec="seconds"),
         "seconds": dict(seconds),
-        "device": _device_name(device),
+        "device": device_kind(device),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {package: version(package) for package in _PACKAGES},
@@ -185,9 +184,3 @@ def _threat_model(game: AnyGame) -> Json:
             "label_scale": criterion.label_scale,
         },
     }
-
-
-def _device_name(device: torch.device | str) -> str:
-    if torch.device(device).type == "cuda":
-        return torch.cuda.get_device_name(torch.device(device))
-    return "cpu"

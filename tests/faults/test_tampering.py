@@ -14,7 +14,7 @@ from audit_results import result
 from remanence import AuditResult, Verdict
 from remanence.core.exceptions import UnreadableAuditError
 from remanence.core.rates import SuccessRate
-from remanence.results.recount import rate_contradictions
+from remanence.results.evidence import rate_contradictions
 from remanence.results.storage import ARRAYS, DOCUMENT
 
 ROOT = Path(__file__).parents[2]

@@ -28,12 +28,3 @@ def test_a_log_gets_a_line_now_and_then_with_how_long_it_will_take(monkeypatch):
 
 def test_short_work_says_nothing(monkeypatch):
     assert lines(monkeypatch, seconds=0.001, count=50) == []
-
-
-def test_what_the_first_item_takes_longer_is_not_expected_of_the_others(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    monkeypatch.setattr(sys, "stderr", told := io.StringIO())
-    for item in progress.track(range(100), total=100, what="learning"):
-        now += 1.0 if item else 60.0
-    assert told.getvalue().splitlines()[0] == "learning: 2 of 100, about 1 min 38 s left"

@@ -12,7 +12,6 @@ import typer
 
 from remanence.cli.grouped import options
 from remanence.cli.playing import (
-    Device,
     Scale,
     Shared,
     as_called,
@@ -87,7 +86,7 @@ def demo(out: Annotated[Path, "Folder for the results."] = Path("remanence-runs"
     from remanence.targets import TARGETS
 
     check_writable(out)
-    device = compute_device(Device.AUTO)
+    device = compute_device("auto")
     results = {}
     for name, factory in TARGETS.items():
         typer.echo(f"auditing {name} ...", err=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,22 +17,16 @@ from remanence.report.frequencies import frequency
 _STEPS = 100  # where none are given: as in the paper's figure
 
 
-class Over(StrEnum):
-    """What a frontier runs along."""
-
-    SAMPLE_RATE = "sample-rate"
-    EPSILON = "epsilon"
-    CANDIDATES = "candidates"
-
-
-_RANGES = {Over.SAMPLE_RATE: (0.01, 1.0), Over.EPSILON: (0.5, 100.0), Over.CANDIDATES: (2, 1e6)}
+_RANGES = {"sample-rate": (0.01, 1.0), "epsilon": (0.5, 100.0), "candidates": (2, 1e6)}
 
 
 @options()
 class Along:
     """What runs, and between which values."""
 
-    over: Annotated[Over, "What varies; the other settings stay fixed."] = Over.SAMPLE_RATE
+    over: Annotated[
+        Literal["sample-rate", "epsilon", "candidates"], "What varies; the other settings stay fixed."
+    ] = "sample-rate"
     start: Annotated[float | None, "--from", "First value.", "by kind"] = None
     end: Annotated[float | None, "--to", "Last value.", "by kind"] = None
     points: Annotated[int, "How many values, at equal ratios."] = 15
@@ -71,7 +64,7 @@ def frontier(
     """
     from remanence.bounds.frontier import frontier as trace
 
-    if line.over is Over.SAMPLE_RATE and (batching.sample_rate is not None or batching.derives):
+    if line.over == "sample-rate" and (batching.sample_rate is not None or batching.derives):
         raise InputError(
             "The sampling rate is both varied and given.",
             needs="--over epsilon or --over candidates, with a sampling rate or sizes",
@@ -82,7 +75,7 @@ def frontier(
     rate = 1.0 if settings.sample_rate is None else settings.sample_rate
     steps = _STEPS if settings.steps is None else settings.steps
     person = whose.person(batching.dataset_size)
-    axis = line.over.value.replace("-", "_")
+    axis = line.over.replace("-", "_")
     found = trace(
         axis,  # pyright: ignore[reportArgumentType]
         line.values(),
@@ -98,13 +91,13 @@ def frontier(
         typer.echo(json.dumps(document, indent=2))
         return
     fixed = {
-        Over.SAMPLE_RATE: f"a sampling rate of {rate:.6g}{' (full batches)' if rate == 1 else ''}",
-        Over.EPSILON: f"ε = {budget.epsilon:g}",
-        Over.CANDIDATES: f"{budget.candidates} candidates",
+        "sample-rate": f"a sampling rate of {rate:.6g}{' (full batches)' if rate == 1 else ''}",
+        "epsilon": f"ε = {budget.epsilon:g}",
+        "candidates": f"{budget.candidates} candidates",
     }
-    rest = ", ".join(words for name, words in fixed.items() if name is not line.over)
+    rest = ", ".join(words for name, words in fixed.items() if name != line.over)
     typer.echo(f"For {person.whose}: {rest}, δ = {budget.delta:g}, {steps} steps.")
-    typer.echo(f"{line.over.value:>12} {'noise':>10} {'a guess':>15} {'at most':>15}")
+    typer.echo(f"{line.over:>12} {'noise':>10} {'a guess':>15} {'at most':>15}")
     for point in found:
         guess, most = -math.log(point.candidates), math.log(point.success_upper)
         value = getattr(point, axis)

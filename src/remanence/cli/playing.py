@@ -7,9 +7,8 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import click
 import typer
@@ -32,26 +31,11 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-class Device(StrEnum):
-    """Where tensors live."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
+Device = Literal["auto", "cpu", "cuda"]
 AsJson = Annotated[bool, "--json", "Print audit.json and nothing else."]
 AcceptUnproven = Annotated[
     bool, "--accept-unproven", "Exit with 0 if nothing is found and nothing is proven."
 ]
-
-
-class ExecutorName(StrEnum):
-    """Who carries out the units."""
-
-    IN_PROCESS = "in-process"
-    PROCESSES = "processes"
-    RAY = "ray"
 
 
 def interrupted(place: str | Path) -> str:
@@ -93,7 +77,7 @@ class Shared(Judged):
     resume: Annotated[
         str | None, "Continue the run in this folder: its own command again, refused if anything differs."
     ] = None
-    device: OnDevice = Device.AUTO
+    device: OnDevice = "auto"
 
 
 @options("Past one process")
@@ -101,8 +85,9 @@ class Scale:
     """Who carries out the units."""
 
     executor: Annotated[
-        ExecutorName, "Where units run: this process, several processes, or a Ray cluster."
-    ] = ExecutorName.IN_PROCESS
+        Literal["in-process", "processes", "ray"],
+        "Where units run: this process, several processes, or a Ray cluster.",
+    ] = "in-process"
     workers: Annotated[
         int | None, typer.Option(min=1, help="How many units at a time.", show_default="as many as cores")
     ] = None
@@ -126,19 +111,19 @@ class Scale:
         from remanence.scale.processes import Processes
 
         name, workers, gpus = self.executor, self.workers, self.gpus_per_unit
-        if name is not ExecutorName.RAY and (self.address != "local" or gpus is not None):
+        if name != "ray" and (self.address != "local" or gpus is not None):
             raise InputError(
                 "Only Ray has a cluster.",
                 needs="--executor ray",
                 got=f"--executor {name}",
                 hint="drop --address and --gpus-per-unit",
             )
-        if name is ExecutorName.RAY:
+        if name == "ray":
             from remanence.scale.ray import Ray
 
             # A unit that asks for no GPU sees none.
             return Ray(self.address, workers, float(device != "cpu") if gpus is None else gpus)
-        if name is ExecutorName.PROCESSES:
+        if name == "processes":
             return Processes() if workers is None else Processes(workers)
         if workers not in (None, 1):
             raise InputError(
@@ -218,14 +203,14 @@ def compute_device(choice: Device) -> str:
     import torch
 
     available = torch.cuda.is_available()
-    if choice is Device.CUDA and not available:
+    if choice == "cuda" and not available:
         raise InputError(
             "There is no GPU to compute on.",
             needs="a CUDA device and a CUDA build of torch",
             got=f"torch {torch.__version__} without a device",
             hint="--device cpu",
         )
-    return "cuda" if available and choice is not Device.CPU else "cpu"
+    return "cuda" if available and choice != "cpu" else "cpu"
 
 
 def console() -> Console:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -37,23 +36,12 @@ def show(
     raise typer.Exit(exit_code(result, accept_unproven))
 
 
-class Format(StrEnum):
-    """Kinds of report."""
-
-    HTML = "html"
-    MARKDOWN = "markdown"
-    JUNIT = "junit"
-    SARIF = "sarif"
-    MODEL_CARD = "model-card"
-    DOSSIER = "dossier"
-    DOSSIER_HTML = "dossier-html"
+Format = Literal["html", "markdown", "junit", "sarif", "model-card", "dossier", "dossier-html"]
 
 
 def report(
     run: Run,
-    form: Annotated[
-        Format, "--format", "For people, a review, CI, a model card, or an auditor."
-    ] = Format.HTML,
+    form: Annotated[Format, "--format", "For people, a review, CI, a model card, or an auditor."] = "html",
     out: Annotated[
         Path | None, "File to write.", "report.html next to audit.json; other formats are printed"
     ] = None,
@@ -74,14 +62,14 @@ def report(
     from remanence.results.storage import located
     from remanence.scale.files import write_files
 
-    if open_it and form is not Format.HTML:
+    if open_it and form != "html":
         raise InputError(
             "Only a page can be opened.", needs="--format html", got=f"--format {form}", hint="drop --open"
         )
     said = {"title": title, "owner": owner, "purpose": purpose, "data": data_description}
     result = AuditResult.load(run)
     result = replace(result, about={**result.about, **{name: text for name, text in said.items() if text}})
-    if form is Format.HTML and out is None:
+    if form == "html" and out is None:
         out = write_report(result, located(run).parent, gallery=result.gallery is not None)
     else:
         text = FORMATS[form](result)

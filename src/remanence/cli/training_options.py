@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from remanence.cli.grouped import options
 from remanence.core.checks import exactly_one, goes_with, number, whole
@@ -18,23 +17,6 @@ if TYPE_CHECKING:
 NoiseMultiplier = Annotated[float | None, "Noise divided by the clipping norm, as in Opacus."]
 Delta = Annotated[float | None, "δ; with noise, prints the ε at this δ."]
 AsJson = Annotated[bool, "--json", "Print one JSON object and nothing else."]
-
-
-class BatchesBy(StrEnum):
-    """How records get into batches."""
-
-    POISSON = "poisson"
-    PEOPLE = "people"
-    SHUFFLED = "shuffled"
-    FIXED = "fixed"
-    BALLS_IN_BINS = "balls-in-bins"
-
-
-class Neighbours(StrEnum):
-    """What the training is compared with."""
-
-    REMOVE = "remove"
-    REPLACE = "replace"
 
 
 @options()
@@ -122,25 +104,24 @@ class Whose:
 
     records_per_person: Annotated[int, "The most records of one person, whose ceiling it is."] = 1
     batches: Annotated[
-        BatchesBy,
+        Literal["poisson", "people", "shuffled", "fixed", "balls-in-bins"],
         "How records get into batches: each by its own coin (poisson), whole people by theirs, clipped as "
         "one (people), shuffled passes, draws of a fixed size, balls in bins.",
-    ] = BatchesBy.POISSON
-    neighbours: Annotated[Neighbours, "Compare with the target left out, or replaced by another record."] = (
-        Neighbours.REMOVE
-    )
+    ] = "poisson"
+    neighbours: Annotated[
+        Literal["remove", "replace"], "Compare with the target left out, or replaced by another record."
+    ] = "remove"
 
     @property
     def passes(self) -> bool:
         """Whether each record is in one batch of every pass."""
-        return self.batches in (BatchesBy.SHUFFLED, BatchesBy.BALLS_IN_BINS)
+        return self.batches in ("shuffled", "balls-in-bins")
 
     def person(self, dataset_size: int | None) -> Person:
         """The person."""
         from remanence.bounds import Person
 
-        replaced = self.neighbours is Neighbours.REPLACE
-        person = Person(self.records_per_person, self.batches.value, replaced)
+        person = Person(self.records_per_person, self.batches, self.neighbours == "replace")
         if dataset_size is not None:
             hint = "count the records of the person who has the most"
             whole("records per person", person.records, most=dataset_size, hint=hint)

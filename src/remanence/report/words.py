@@ -190,9 +190,7 @@ def others(result: AuditResult) -> str:
     rest = len(result.evidence) - 1
     if not rest:
         return ""
-    many = {1: "One other attack", 2: "Two other attacks", 3: "Three other attacks"}.get(
-        rest, f"{rest} other attacks"
-    )
+    many = "One other attack" if rest == 1 else f"{rest} other attacks"
     return f"{many} found {'no more' if result.verdict is Verdict.EXPOSED else 'nothing conclusive'}."
 
 

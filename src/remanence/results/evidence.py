@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -19,6 +19,7 @@ from remanence.results.verdict import Policy
 
 Json = dict[str, Any]
 
+_CLOSE = 1e-9  # tolerance between a stored and a recomputed interval
 _LISTED = 1000  # most records listed in audit.json; the arrays hold all of them
 
 
@@ -149,6 +150,53 @@ class Evidence:
             reference=entry["reference"],
             arrays=arrays,
         )
+
+
+def contradictions(entry: Json, arrays: Mapping[str, Tensor]) -> Iterator[str]:
+    """Statements of an entry in audit.json that its arrays, counts or ceilings contradict."""
+    for name, counted in (
+        ("main", "succeeded"),
+        ("control", "control_succeeded"),
+        ("labels", "labels_agree"),
+    ):
+        if entry[name] is not None:
+            yield from rate_contradictions(name, entry[name], arrays.get(counted))
+    errors = arrays.get("error")
+    if errors is not None and entry["error"]["worst"] is not None:
+        values = errors.double().nan_to_num(nan=torch.inf, posinf=torch.inf)
+        for word, found in (("worst", values.max()), ("median", values.nanmedian())):
+            stored = entry["error"][word]
+            if stored is not None and not math.isclose(stored, float(found), rel_tol=1e-5, abs_tol=1e-30):
+                yield f"the {word} error {stored:.6g} is {float(found):.6g} in the arrays"
+    hidden = arrays.get("unresolved")
+    if hidden is not None and (count := int(hidden.sum())) != entry.get(
+        "unresolved_count", len(entry["unresolved"])
+    ):
+        yield f"{count} records are unresolved in the arrays"
+
+
+def rate_contradictions(name: str, stored: Json, counted: Tensor | None) -> Iterator[str]:
+    """Statements of a stored rate that its outcomes or counts contradict."""
+    if stored["successes"] > stored["trials"]:
+        yield f"{name}: {stored['successes']} successes in {stored['trials']} trials"
+        return
+    if counted is not None and (counted.dtype != torch.bool or not counted.numel()):
+        yield f"{name}: outcomes that are not yes or no"
+    elif counted is not None:
+        found = int(counted.sum()), counted.numel()
+        if found != (stored["successes"], stored["trials"]):
+            yield (
+                f"{name}: {stored['successes']} of {stored['trials']} in the document, "
+                f"{found[0]} of {found[1]} in the arrays"
+            )
+        if counted.ndim == 2 and stored["clusters"] != (len(counted) if counted.shape[1] > 1 else None):
+            yield f"{name}: {stored['clusters']} trials that stand or fall together"
+    rate = SuccessRate(
+        stored["successes"], stored["trials"], stored["confidence"], stored["clusters"], stored.get("floor")
+    )
+    for end, value in (("rate", rate.rate), ("lower", rate.lower), ("upper", rate.upper)):
+        if abs(stored[end] - value) > _CLOSE:
+            yield f"{name}: {end} {stored[end]:.6g}, and the counts give {value:.6g}"
 
 
 def finite(value: float | None) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
@@ -15,9 +16,8 @@ import torch
 from remanence.bounds.bound import Bound
 from remanence.core.references import Reference
 from remanence.results import storage
-from remanence.results.evidence import Evidence
+from remanence.results.evidence import Evidence, contradictions
 from remanence.results.findings import Finding, Words
-from remanence.results.recount import contradicted_bound, contradictions
 from remanence.results.verdict import Policy, Verdict, decide, decisive
 
 SCHEMA_VERSION = 1
@@ -110,7 +110,7 @@ class AuditResult:
     @classmethod
     def from_json(cls, document: Json, arrays: Mapping[str, torch.Tensor]) -> AuditResult:
         """Read a document that has been validated."""
-        wrong = [told for b in document["bounds"] if (told := contradicted_bound(b))]
+        wrong = [told for b in document["bounds"] if (told := _contradicted_bound(b))]
         threshold = document["threat_model"]["criterion"]["threshold"]
 
         def read(entry: Json) -> Evidence:
@@ -122,19 +122,7 @@ class AuditResult:
             return found
 
         evidence, companions = (list(map(read, document[part])) for part in ("evidence", "companions"))
-        bounds = [
-            Bound(
-                b["name"],
-                b["log_success"],
-                tuple(b["assumptions"]),
-                Reference(b["reference"], b["reference"]),
-                on_average=b.get("on_average", False),
-                whose=b.get("whose", "one record"),
-                log_baseline=b.get("log_baseline"),
-                recipe=b.get("recipe"),
-            )
-            for b in document["bounds"]
-        ]
+        bounds = list(map(_read_bound, document["bounds"]))
         policy, verdict = Policy(**document["policy"]), Verdict(document["verdict"])
         if wrong:
             raise ValueError("; ".join(wrong[:3]))
@@ -197,3 +185,18 @@ class AuditResult:
 
     def __str__(self) -> str:
         return import_module("remanence.report.terminal").as_text(self)
+
+
+def _read_bound(stored: Json) -> Bound:
+    names = ("name", "log_success", "log_baseline", "on_average", "whose", "recipe")
+    cited = Reference(stored["reference"], stored["reference"])
+    given = {name: stored[name] for name in names if name in stored}
+    return Bound(assumptions=tuple(stored["assumptions"]), reference=cited, **given)
+
+
+def _contradicted_bound(stored: Json) -> str | None:
+    """The error in a stored ceiling whose value and logarithm disagree; None if they agree."""
+    success = min(1.0, math.exp(stored["log_success"]))
+    if math.isclose(stored["success"], success, rel_tol=1e-9, abs_tol=1e-300):
+        return None
+    return f"the bound {stored['name']!r} is {stored['success']:.6g}, and its logarithm says {success:.6g}"

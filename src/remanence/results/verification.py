@@ -11,8 +11,7 @@ from remanence.bounds.bound import Bound
 from remanence.bounds.recipes import recompute
 from remanence.core.exceptions import InputError
 from remanence.results.caveats import check_rates, check_trials
-from remanence.results.evidence import Evidence
-from remanence.results.recount import contradictions
+from remanence.results.evidence import Evidence, contradictions
 from remanence.results.result import AuditResult
 from remanence.results.verdict import Policy, Verdict, decide
 

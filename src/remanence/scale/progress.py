@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PATIENCE = 2.0
-# Seconds, where there is no terminal to draw on; each line then waits twice as long as the last.
+# Seconds, where there is no terminal to draw on; each line waits twice as long as the last.
 _FIRST_LINE = 10.0
-_LONG = 30.0  # seconds that are left: then the first line does not wait
 
 
 def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> Iterator[T]:
@@ -28,25 +27,21 @@ def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> I
     >>> list(track("abc", total=3, what="letters"))
     ['a', 'b', 'c']
     """
-    started, due, first = time.monotonic(), _FIRST_LINE, 0.0
+    started, due = time.monotonic(), _FIRST_LINE
     bar = None
     try:
         for done, item in enumerate(items, start=1):
             yield item
-            first = time.monotonic() - started if done == 1 else first
-            if bar is None and time.monotonic() - started > _PATIENCE:
+            spent = time.monotonic() - started
+            if bar is None and spent > _PATIENCE:
                 bar = _bar()
                 bar.add_task("", total=total)
             if bar is not None:
                 description = what if isinstance(what, str) else what()
                 bar.update(bar.task_ids[0], completed=done, description=description)
-                spent = time.monotonic() - started
-                # The first item often takes longer than the others: what they share is made ready with it.
-                left = (spent - first) / max(1, done - 1) * (total - done)
-                early = due == _FIRST_LINE and left > _LONG
-                if bar.disable and (spent > due or early) and 1 < done < total:
-                    note(f"{description}: {done} of {total}{about(left)} left")
-                    due = max(2 * spent, 2 * _FIRST_LINE if early else 0.0)
+                if bar.disable and spent > due and done < total:
+                    note(f"{description}: {done} of {total}{about(spent / done * (total - done))} left")
+                    due = 2 * spent
     finally:
         if bar is not None:
             bar.stop()

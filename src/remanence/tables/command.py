@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remanence.cli.grouped import options, stored
-from remanence.cli.playing import Device, Shared, play
+from remanence.cli.playing import Shared, play
 from remanence.core.exceptions import InputError, MisfitError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def table(
         )
     play(
         lambda _: load_table_game(model, table),
-        replace(shared, device=Device.CPU),
+        replace(shared, device="cpu"),
         command="table",
         target=model,
         stored={"model": model, **stored(table), "show_reconstructions": show_reconstructions},

@@ -12,8 +12,8 @@ from torch import Tensor
 from remanence.core.errors import Error
 from remanence.core.rates import SuccessRate
 from remanence.core.records import Records
+from remanence.results.evidence import rate_contradictions
 from remanence.results.findings import Finding, Row, Section, Words
-from remanence.results.recount import rate_contradictions
 from remanence.results.verdict import Policy
 
 Json = dict[str, Any]

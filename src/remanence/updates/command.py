@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from remanence.cli.grouped import options
-from remanence.cli.playing import Device, Judged, OnDevice, compute_device, console, default_folder, finish
+from remanence.cli.playing import Judged, OnDevice, compute_device, console, default_folder, finish
 from remanence.cli.playing import policy as limit
 from remanence.core.checks import exactly_one
 from remanence.core.exceptions import InputError
@@ -75,7 +75,7 @@ def update(
     client: Client,
     effort: Effort,
     shared: Judged,
-    device: OnDevice = Device.AUTO,
+    device: OnDevice = "auto",
 ) -> None:
     """Tell what an update gives away: which samples, and through which layer.
 
