@@ -1,18 +1,20 @@
 """The report in a browser and on paper."""
 
+import re
 from dataclasses import replace
 from importlib import import_module
 
 import pytest
 import torch
 
-from audit_results import DATA, poisoned, result
-from remanence import Verdict
+from audit_results import DATA, MADE_UP, decided, poisoned, result
+from remanence import Verdict, audit
 from remanence.core.catalogue import catalogue
 from remanence.core.doors import doors
 from remanence.report.html import index, report
 from remanence.report.writing import GALLERY, write_index, write_report
 from remanence.results import caveats as common
+from remanence.targets import TARGETS
 
 pytestmark = pytest.mark.browser
 
@@ -140,3 +142,25 @@ def test_the_index_leads_to_every_report(watch, tmp_path):
     links.nth(0).click()
     assert watched.page.title().startswith("PROTECTED")
     assert watched.complaints == []
+
+
+RESULTS = {
+    **MADE_UP,
+    **{name: lambda name=name: audit(TARGETS[name](), target=name, trials=2) for name in TARGETS},
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_number_in_the_headline_is_that_of_what_decided(watch, tmp_path, name):
+    found = RESULTS[name]()
+    page = watch(write_report(found, tmp_path).as_uri()).page
+    numbers, shown = decided(found)
+    headline = page.locator(".headline")
+    assert page.locator(".band strong").inner_text() == found.verdict
+    assert re.findall(r"\d+(?:\.\d+)?", headline.inner_text())[: len(numbers)] == numbers
+    drawn = page.locator("svg[data-figure=line] text").all_text_contents()
+    for words in shown:
+        assert any(text.startswith(words) for text in drawn), (words, drawn)
+    box = headline.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= 900  # without scrolling

@@ -1,16 +1,25 @@
 """Nothing that a file or a folder's name brings along commands a terminal, a CI host or a reader."""
 
+import csv
 import json
+import os
+import stat
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 
 from audit_results import result
 from remanence import AuditResult, InputError, Verdict
 from remanence.core.plain_text import plain, plainly
 from remanence.report import markdown
 from remanence.results.storage import DOCUMENT
+from remanence.tables.findings import write_rows
+from remanence.tables.sklearn import table_game
 
 EVIL = "[/red]\x1b[2J\n::error::owned\u202e @everyone https://evil.example www.evil.example #1 \u2028::warning::x"
 
@@ -84,3 +93,21 @@ def test_markdown_calls_nobody_and_opens_nothing(tmp_path):
     assert "www.evil" not in text
     assert " #1" not in text
     assert "&#64;everyone" in text
+
+
+NASTY = ["=HYPERLINK(1)", "+1", "-2+3", "@SUM(1)", "\t=1", "fine", " =1", "\r=2"]
+
+
+def test_cells_and_names_of_columns_are_inert(tmp_path):
+    frame = pd.DataFrame({"=cmd()": NASTY * 4, "town": ["a", "b"] * 16})
+    labels = [n % 2 for n in range(32)]
+    model = make_pipeline(OneHotEncoder(), KNeighborsClassifier(1)).fit(frame, labels)
+    game = table_game(model, frame, labels)
+    path = write_rows(game.mechanism, game.data, game.release, tmp_path)
+    with path.open(newline="") as file:
+        names, *rows = csv.reader(file)
+    cells = {cell for row in [names, *rows] for cell in row}
+    assert "'=cmd()" in names
+    assert {"'=HYPERLINK(1)", "'+1", "'@SUM(1)", "fine", "' =1"} <= cells
+    assert not {cell for cell in cells if cell.lstrip(" ")[:1] in ("=", "+", "-", "@", "\t", "\r")}
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600  # noqa: PTH116

@@ -68,25 +68,6 @@ def test_a_damaged_unit_is_named_and_run_again(tmp_path, capsys):
     assert victim.name in capsys.readouterr().err
 
 
-def test_an_interrupted_run_goes_on_and_repeats_nothing(tmp_path, monkeypatch):
-    whole, _ = rate(None)
-    write, written = Journal.write, []
-
-    def interrupted(self, key, tensors):
-        if len(written) == 3:
-            raise KeyboardInterrupt
-        write(self, key, tensors)
-        written.append(key)
-
-    monkeypatch.setattr(Journal, "write", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        rate(Journal(tmp_path))
-    monkeypatch.undo()
-    again, run = rate(Journal(tmp_path))
-    assert (run.reused, run.played) == (3, 5)
-    assert again == whole
-
-
 def test_a_finished_run_is_played_again_unless_it_is_resumed(tmp_path):
     rate(Journal(tmp_path))
     _, resumed = rate(Journal(tmp_path), resume=True)
@@ -288,16 +269,6 @@ def test_one_process_at_a_time_and_the_next_one_after_a_kill(tmp_path):
         holder.kill()
     found, _ = rate(Journal(folder))
     assert found == rate(None)[0]
-
-
-def test_what_a_killed_process_was_writing_is_swept_up(tmp_path):
-    rate(Journal(tmp_path))
-    left = [tmp_path / f".audit.json.abc{files.PART}", tmp_path / "units" / f".key.abc{files.PART}"]
-    for path in (*left, tmp_path / ".mine"):
-        path.write_text("half")
-    rate(Journal(tmp_path))
-    assert not any(path.exists() for path in left)
-    assert (tmp_path / ".mine").exists()
 
 
 def test_a_run_file_that_is_missing_or_of_another_shape_is_a_sentence(tmp_path):

@@ -14,7 +14,6 @@ from conftest import dpsgd_game, shortlist_game, synthetic
 from remanence import (
     GLM,
     Attack,
-    Game,
     InputError,
     LeaveOneOut,
     Logistic,
@@ -29,7 +28,7 @@ from remanence import (
 )
 from remanence.core.catalogue import AttackInfo
 from remanence.core.records import concatenate
-from remanence.protocol import Unit, planned
+from remanence.protocol import Unit
 from remanence.scale import processes
 from remanence.scale.executors import InProcess
 from remanence.scale.journal import Journal
@@ -243,12 +242,3 @@ def test_an_error_in_a_worker_arrives_whole(tmp_path):
     with pytest.raises(InputError) as caught:
         outcome(shortlist_game(), Refuses(tmp_path), Run(Processes(1)))
     assert (caught.value.needs, caught.value.got, caught.value.hint) == ("another", "this", "that")
-
-
-def test_a_game_plans_before_anything_is_prepared(tmp_path):
-    game: Game = shortlist_game(candidates=4)
-    run = Run(journal=Journal(tmp_path), unit_trials=8)
-    plan, other = (planned(game, Oblivious(), 20, Draws(seed), run) for seed in (3, 4))
-    assert [plan.size(number) for number in range(len(plan))] == [8, 8, 4]
-    assert plan.key(0) != plan.key(1)
-    assert plan.key(0) != other.key(0)
