@@ -72,28 +72,22 @@ def read_gallery(path: Path) -> dict[str, Tensor] | None:
 
 
 def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
-    """Read a document and its arrays back; refuse one that does not validate, with the reason."""
+    """Read a document and its arrays back; refuse one that does not validate, with the reason.
+
+    Its text is escaped so that it is safe to show anywhere.
+    """
     path = located(path)
     arrays = path.with_name(ARRAYS)
     try:
-        document = parse(read_bytes(path), path)
-        packed = read_bytes(arrays, MOST_TENSORS)
-        if hashlib.sha256(packed).hexdigest() != document["arrays"]["sha256"]:
-            raise unreadable(path, f"{ARRAYS} is not the file that this result was written with")
-        return document, parse_tensors(packed)
-    except UnusableFileError as error:
-        raise unreadable(path, str(error)) from None
-
-
-def parse(text: str | bytes, path: Path | str = "the file") -> Json:
-    """Parse a document and check it against the schema; its text is escaped so that it is safe to show anywhere."""
-    try:
-        document = parse_json(text)
+        document = parse_json(read_bytes(path))
         version = document.get("schema_version") if isinstance(document, dict) else None
         if isinstance(version, int) and version > schema()["properties"]["schema_version"]["const"]:
             raise unreadable(path, f"version {version}, made by a later remanence", "update remanence")
         conform(document, schema())
-        return plainly(document)
+        packed = read_bytes(arrays, MOST_TENSORS)
+        if hashlib.sha256(packed).hexdigest() != document["arrays"]["sha256"]:
+            raise unreadable(path, f"{ARRAYS} is not the file that this result was written with")
+        return plainly(document), parse_tensors(packed)
     except UnusableFileError as error:
         raise unreadable(path, str(error)) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from remanence.core.plain_text import plain
@@ -40,7 +41,8 @@ def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> I
                 description = what if isinstance(what, str) else what()
                 bar.update(bar.task_ids[0], completed=done, description=description)
                 if bar.disable and spent > due and done < total:
-                    note(f"{description}: {done} of {total}{about(spent / done * (total - done))} left")
+                    left = timedelta(seconds=round(spent / done * (total - done)))
+                    note(f"{description}: {done} of {total}, about {left} left")
                     due = 2 * spent
     finally:
         if bar is not None:
@@ -50,18 +52,6 @@ def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> I
 def note(line: str) -> None:
     """Tell the user something that needs no answer."""
     print(plain(line), file=sys.stderr)  # noqa: T201
-
-
-def about(seconds: float) -> str:
-    """How long, as a person would say it.
-
-    >>> about(200.0)
-    ', about 3 min 20 s'
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    parts = [(hours, "h"), (minutes, "min"), (rest if not hours else 0, "s")]
-    return ", about " + (" ".join(f"{value} {unit}" for value, unit in parts if value) or "a second")
 
 
 def _bar() -> Progress:
