@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import click
 import pytest
@@ -18,10 +21,14 @@ from remanence import (
     DPSGD,
     GLM,
     SGD,
+    Attack,
+    AttackInfo,
     Criterion,
     Game,
+    Knowledge,
     LeaveOneOut,
     Logistic,
+    Oblivious,
     Perceptron,
     Records,
     Reduction,
@@ -49,6 +56,20 @@ SOURCES = os.pathsep.join(str(ROOT / folder) for folder in ("src", "papers"))
 if not Path(remanence.__file__).is_relative_to(ROOT):
     pytest.exit(f"These tests would be about {remanence.__file__}; run them with PYTHONPATH={SOURCES}", 4)
 os.environ["PYTHONPATH"] = SOURCES  # for the processes that tests start
+
+
+@dataclass(frozen=True)
+class Playing(Attack):
+    """An attack on any game, made of a function from what it knows and a generator to what reconstructs."""
+
+    made: Callable[[Knowledge, torch.Generator], Callable] = field(repr=False)
+    info: ClassVar[AttackInfo] = replace(Oblivious.info, name="playing")
+
+    def check(self, knowledge):
+        pass
+
+    def prepare(self, knowledge, generator):
+        return self.made(knowledge, generator)
 
 
 def synthetic(count: int = 40, features: int = 4, classes: int = 2, seed: int = 0) -> Records:

@@ -1,18 +1,16 @@
 """The wiring between the mathematics and the word: exact values, computed by hand, for what decides a result."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 import torch
 from torch import nn
 
-from conftest import gradient_game, shortlist_game, synthetic
+from conftest import Playing, gradient_game, shortlist_game, synthetic
 from remanence import (
     GLM,
-    Attack,
     AuditResult,
     Bound,
     ClosedForm,
@@ -39,7 +37,7 @@ from remanence import (
 )
 from remanence.bounds import Segment
 from remanence.core.baseline import Baseline
-from remanence.core.catalogue import AttackInfo, catalogue
+from remanence.core.catalogue import catalogue
 from remanence.core.errors import euclidean_error, relative_error
 from remanence.core.guess_coverage import good_guess
 from remanence.core.references import REMANENCE
@@ -105,24 +103,17 @@ class TestGame:
     def test_an_attack_draws_anew_in_every_unit_and_the_same_when_played_again(self, monkeypatch):
         drawn, shortlist = [], shortlist_game().prior.candidates  # pyright: ignore
 
-        @dataclass(frozen=True)
-        class Drawing(Attack):
-            info: ClassVar[AttackInfo] = Oblivious.info
+        def drawing(knowledge, generator):
+            def reconstruct(release):
+                drawn.append(tuple(torch.rand(3, generator=generator).tolist()))
+                return Reconstruction(shortlist[torch.zeros(len(release), 1).long()])
 
-            def check(self, knowledge):
-                pass
-
-            def prepare(self, knowledge, generator):
-                def reconstruct(release):
-                    drawn.append(tuple(torch.rand(3, generator=generator).tolist()))
-                    return Reconstruction(shortlist[torch.zeros(len(release), 1).long()])
-
-                return reconstruct
+            return reconstruct
 
         monkeypatch.setattr("remanence.networks.mechanism.Looped.trials_at_once", lambda self, targets: 4)
-        play(shortlist_game(), Drawing(), trials=16)
+        play(shortlist_game(), Playing(drawing), trials=16)
         assert len(set(drawn)) == len(drawn) == 4
-        play(shortlist_game(), Drawing(), trials=16)
+        play(shortlist_game(), Playing(drawing), trials=16)
         assert drawn[4:] == drawn[:4]
 
     def test_what_the_optimiser_hides_is_exactly_what_is_predicted_to_be_above_the_threshold(self):

@@ -1,24 +1,22 @@
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
 import torch
 from scipy.stats import norm
 
-from conftest import noisy_sum, shortlist_game, synthetic
+from conftest import Playing, noisy_sum, shortlist_game, synthetic
 from remanence import (
     GLM,
     Attack,
-    AttackInfo,
     Criterion,
     EmpiricalPrior,
     FinitePrior,
     Game,
     InputError,
-    Knowledge,
     LeaveOneOut,
     Logistic,
     Logits,
@@ -157,18 +155,10 @@ def test_sets_of_records_play_the_same_game_with_another_reduction(reduction, co
     def shuffled(records: Records, seed: int) -> dict[str, torch.Tensor]:
         return {"records": records.features.flip(0)}
 
-    @dataclass(frozen=True)
-    class ReadIt(Attack):
-        info: ClassVar[AttackInfo] = Oblivious.info
-        note: str = field(default="")
-
-        def check(self, knowledge: Knowledge) -> None:
-            pass
-
-        def prepare(self, knowledge, generator):
-            return lambda release: Reconstruction(
-                Records(release["records"], torch.full(release["records"].shape[:2], torch.nan))
-            )
+    def read_it(knowledge, generator):
+        return lambda release: Reconstruction(
+            Records(release["records"], torch.full(release["records"].shape[:2], torch.nan))
+        )
 
     population = synthetic(50)
     game = Game(
@@ -178,7 +168,7 @@ def test_sets_of_records_play_the_same_game_with_another_reduction(reduction, co
         Criterion(mean_squared_error, 1e-9, reduction),
         targets=EmpiricalPrior(population, set_size=3),
     )
-    evidence = play(game, ReadIt(), trials=40)
+    evidence = play(game, Playing(read_it), trials=40)
     assert evidence.arrays["succeeded"].shape == (40, counted)
     # The middle record of three keeps its place when the order is reversed.
     assert evidence.main.rate == (pytest.approx(1 / 3) if reduction is Reduction.EACH else 1)
@@ -466,25 +456,13 @@ def test_taking_records_is_indexing_them():
 
 def test_an_attack_cannot_tell_the_control_from_the_trials():
     # It names the one target that there is, but only when it is asked for the first time.
-    @dataclass(frozen=True)
-    class OnlyAtFirst(Attack):
-        info: ClassVar[AttackInfo] = Oblivious.info
-        asked: list = field(default_factory=list, repr=False)
+    asked, population = [], synthetic(50)
 
-        def check(self, knowledge):
-            pass
+    def only_at_first(release):
+        asked.append(len(release))
+        found = population.features[:1] if len(asked) == 1 else torch.zeros(1, 4)
+        return Reconstruction(Records(found.expand(len(release), 1, -1), torch.zeros(len(release), 1)))
 
-        def prepare(self, knowledge, generator):
-            def reconstruct(release):
-                self.asked.append(len(release))
-                found = population.features[:1] if len(self.asked) == 1 else torch.zeros(1, 4)
-                return Reconstruction(
-                    Records(found.expand(len(release), 1, -1), torch.zeros(len(release), 1))
-                )
-
-            return reconstruct
-
-    population = synthetic(50)
     game = Game(
         looped(lambda records, seed: {"records": records.features}),
         EmpiricalPrior(population[10:]),
@@ -493,33 +471,25 @@ def test_an_attack_cannot_tell_the_control_from_the_trials():
         targets=EmpiricalPrior(population[:1]),
         strangers=EmpiricalPrior(population[1:10]),
     )
-    attack = OnlyAtFirst()
-    evidence = play(game, attack, trials=20)
-    assert attack.asked == [40]
+    evidence = play(game, Playing(lambda knowledge, generator: only_at_first), trials=20)
+    assert asked == [40]
     assert evidence.main.rate == evidence.control.rate == 1
 
 
 def test_an_attack_on_one_record_at_a_time_knows_what_the_game_says_and_no_more():
     seen = []
 
-    @dataclass(frozen=True)
-    class Curious(Attack):
-        info: ClassVar[AttackInfo] = Oblivious.info
-
-        def check(self, knowledge):
-            pass
-
-        def prepare(self, knowledge, generator):
-            seen.append(knowledge.known_data)
-            return lambda release: Reconstruction(
-                Records(torch.zeros(len(release), 1, 4), torch.zeros(len(release), 1))
-            )
+    def curious(knowledge, generator):
+        seen.append(knowledge.known_data)
+        return lambda release: Reconstruction(
+            Records(torch.zeros(len(release), 1, 4), torch.zeros(len(release), 1))
+        )
 
     data = synthetic(6)
     training = looped(lambda records, seed: {"sum": records.features.sum(0)})
     for others_known in (True, False):
         seen.clear()
-        play(LeaveOneOut(training, data, others_known=others_known), Curious())
+        play(LeaveOneOut(training, data, others_known=others_known), Playing(curious))
         assert [each is not None for each in seen] == [others_known] * 6
 
 

@@ -3,17 +3,15 @@
 import os
 import re
 import signal
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import ClassVar
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 
-from conftest import dpsgd_game, shortlist_game, synthetic
+from conftest import Playing, dpsgd_game, shortlist_game, synthetic
 from remanence import (
     GLM,
-    Attack,
     InputError,
     LeaveOneOut,
     Logistic,
@@ -26,7 +24,6 @@ from remanence import (
     audit,
     play,
 )
-from remanence.core.catalogue import AttackInfo
 from remanence.core.records import concatenate
 from remanence.protocol import Unit
 from remanence.scale import processes
@@ -37,53 +34,35 @@ from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
 
 
-class PlaysAnything(Attack):
-    """Refuses no game."""
-
-    def check(self, knowledge):
-        pass
-
-
-@dataclass(frozen=True)
-class MeanOfTheOthers(PlaysAnything):
+def mean_of_the_others(knowledge, generator):
     """Has no `expose`: every record is attacked on its own."""
+    mean = knowledge.known_data.features.mean(0) + torch.randn(1, generator=generator)
 
-    info: ClassVar[AttackInfo] = replace(Oblivious.info, name="mean-of-the-others")
+    def reconstruct(release):
+        records = replace(knowledge.known_data[:1], features=mean[None])
+        return Reconstruction(concatenate([records[None]] * len(release)))
 
-    def prepare(self, knowledge, generator):
-        noise = torch.randn(1, generator=generator)
-        mean = knowledge.known_data.features.mean(0) + noise
-
-        def reconstruct(release):
-            records = replace(knowledge.known_data[:1], features=mean[None])
-            return Reconstruction(concatenate([records[None]] * len(release)))
-
-        return reconstruct
+    return reconstruct
 
 
-@dataclass(frozen=True)
-class Blind(PlaysAnything):
+def blind(knowledge, generator):
     """Guesses a candidate at random, for every release anew."""
+    candidates = knowledge.prior.candidates
+    torch.rand(3, generator=generator)
 
-    info: ClassVar[AttackInfo] = replace(Oblivious.info, name="blind")
+    def reconstruct(release):
+        drawn = torch.randint(len(candidates), (len(release), 1), generator=generator)
+        return Reconstruction(candidates[drawn])
 
-    def prepare(self, knowledge, generator):
-        candidates = knowledge.prior.candidates
-        torch.rand(3, generator=generator)
-
-        def reconstruct(release):
-            drawn = torch.randint(len(candidates), (len(release), 1), generator=generator)
-            return Reconstruction(candidates[drawn])
-
-        return reconstruct
+    return reconstruct
 
 
 GAMES = {
     "prior-aware": (dpsgd_game(), PriorAware()),
     "retrained by workers": (shortlist_game(candidates=4), RetrainAndCompare()),
-    "draws while it reconstructs": (shortlist_game(candidates=4), Blind()),
+    "draws while it reconstructs": (shortlist_game(candidates=4), Playing(blind)),
     "membership": (Membership(dpsgd_game()), PriorAware()),
-    "record by record": (LeaveOneOut(GLM(Logistic()), synthetic()), MeanOfTheOthers()),
+    "record by record": (LeaveOneOut(GLM(Logistic()), synthetic()), Playing(mean_of_the_others)),
 }
 
 
@@ -105,41 +84,32 @@ def test_every_executor_gives_the_same_bytes(name, tmp_path):
         assert outcome(game, attack, Run(InProcess(), Journal(tmp_path), unit_trials=7)) == alone
 
 
-class torch_threads:
-    def __init__(self, count):
-        self.count = count
-
-    def __enter__(self):
-        self.before = torch.get_num_threads()
-        torch.set_num_threads(self.count)
-
-    def __exit__(self, *_):
-        torch.set_num_threads(self.before)
+@contextmanager
+def torch_threads(count):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
-@dataclass(frozen=True)
-class CountsThreads(PlaysAnything):
+def counting_threads(knowledge, generator):
     """Says with how many threads it was prepared and asked."""
+    prepared = torch.get_num_threads()
 
-    info: ClassVar[AttackInfo] = replace(Oblivious.info, name="counts-threads")
+    def reconstruct(release):
+        threads = torch.full((len(release),), torch.get_num_threads())
+        guess = Oblivious().prepare(knowledge, generator)(release)
+        return replace(guess, diagnostics={"asked": threads, "prepared": torch.full_like(threads, prepared)})
 
-    def prepare(self, knowledge, generator):
-        prepared = torch.get_num_threads()
-
-        def reconstruct(release):
-            threads = torch.full((len(release),), torch.get_num_threads())
-            guess = Oblivious().prepare(knowledge, generator)(release)
-            return replace(
-                guess, diagnostics={"asked": threads, "prepared": torch.full_like(threads, prepared)}
-            )
-
-        return reconstruct
+    return reconstruct
 
 
 @pytest.mark.parametrize("executor", [InProcess(), Processes(2)], ids=["here", "processes"])
 def test_every_unit_and_every_preparation_has_one_thread(executor):
     with torch_threads(2), Run(executor, unit_trials=5) as run:
-        arrays = play(shortlist_game(), CountsThreads(), trials=20, run=run).arrays
+        arrays = play(shortlist_game(), Playing(counting_threads), trials=20, run=run).arrays
         assert torch.get_num_threads() == 2, "as it was"
     assert set(arrays["asked"].tolist()) == set(arrays["prepared"].tolist()) == {1}
 
@@ -185,60 +155,40 @@ def test_a_run_that_was_not_handed_over_says_so(tmp_path, capsys):
     assert "run=run" not in capsys.readouterr().err
 
 
-@dataclass(frozen=True)
-class DiesOnce(PlaysAnything):
-    """Kills its own worker the first time that it reconstructs, as a machine short of memory would."""
+def test_a_worker_that_dies_is_replaced_and_its_unit_run_again(tmp_path, capfd):
+    game, flag = shortlist_game(candidates=4), tmp_path / "flag"
 
-    flag: Path
-    info: ClassVar[AttackInfo] = replace(Oblivious.info, name="dies-once")
-
-    def prepare(self, knowledge, generator):
+    def dies_once(knowledge, generator):
+        """Kills its own worker the first time that it reconstructs, as a machine short of memory would."""
         driver = os.getpid()
 
         def reconstruct(release):
-            if os.getpid() != driver and not self.flag.exists():
-                self.flag.touch()
+            if os.getpid() != driver and not flag.exists():
+                flag.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             return Oblivious().prepare(knowledge, generator)(release)
 
         return reconstruct
 
-
-def test_a_worker_that_dies_is_replaced_and_its_unit_run_again(tmp_path, capfd):
-    game = shortlist_game(candidates=4)
-    alone = outcome(game, DiesOnce(tmp_path / "flag"), Run(unit_trials=6))
+    alone = outcome(game, Playing(dies_once), Run(unit_trials=6))
     journal = Journal(tmp_path / "run")
-    again = outcome(game, DiesOnce(tmp_path / "flag"), Run(Processes(2), journal, unit_trials=6))
-    assert (tmp_path / "flag").exists(), "no worker died, and nothing was shown"
+    again = outcome(game, Playing(dies_once), Run(Processes(2), journal, unit_trials=6))
+    assert flag.exists(), "no worker died, and nothing was shown"
     assert again == alone
     assert re.search(r"a worker died; .* \(attempt 2 of 4\)", capfd.readouterr().err)
 
 
-@dataclass(frozen=True)
-class AlwaysDies(DiesOnce):
-    def prepare(self, knowledge, generator):
-        def reconstruct(release):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        return reconstruct
-
-
-def test_a_unit_that_always_takes_its_worker_down_ends_with_a_sentence(tmp_path, monkeypatch):
+def test_a_unit_that_always_takes_its_worker_down_ends_with_a_sentence(monkeypatch):
+    dies = Playing(lambda knowledge, generator: lambda release: os.kill(os.getpid(), signal.SIGKILL))
     monkeypatch.setattr(processes, "ATTEMPTS", 1)  # starting workers again takes seconds
     with pytest.raises(InputError, match="Workers keep dying"):
-        outcome(shortlist_game(), AlwaysDies(tmp_path), Run(Processes(1), unit_trials=30))
+        outcome(shortlist_game(), dies, Run(Processes(1), unit_trials=30))
 
 
-@dataclass(frozen=True)
-class Refuses(DiesOnce):
-    def prepare(self, knowledge, generator):
-        def reconstruct(release):
-            raise InputError("Not this one.", needs="another", got="this", hint="that")
+def test_an_error_in_a_worker_arrives_whole():
+    def refuses(release):
+        raise InputError("Not this one.", needs="another", got="this", hint="that")
 
-        return reconstruct
-
-
-def test_an_error_in_a_worker_arrives_whole(tmp_path):
     with pytest.raises(InputError) as caught:
-        outcome(shortlist_game(), Refuses(tmp_path), Run(Processes(1)))
+        outcome(shortlist_game(), Playing(lambda knowledge, generator: refuses), Run(Processes(1)))
     assert (caught.value.needs, caught.value.got, caught.value.hint) == ("another", "this", "that")
