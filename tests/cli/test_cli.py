@@ -99,17 +99,8 @@ def test_a_file_without_a_named_function_tells_which_it_has(run):
 
 
 def test_only_the_named_attacks_run(run):
-    _, out, _ = run(
-        "audit",
-        "wine-pipeline",
-        "--attack",
-        "published-statistics",
-        "--trials",
-        "20",
-        "--seed",
-        "7",
-        "--json",
-    )
+    line = "audit wine-pipeline --attack published-statistics --trials 20 --seed 7 --json"
+    _, out, _ = run(*line.split())
     document = json.loads(out)
     assert [evidence["attack"] for evidence in document["evidence"]] == ["published-statistics"]
     assert document["evidence"][0]["main"]["trials"] == 20

@@ -1,5 +1,7 @@
 """The commands report and compare, as a person calls them."""
 
+import shlex
+
 import pytest
 
 from audit_results import result
@@ -76,17 +78,8 @@ def test_a_mistake_ends_with_a_sentence(run, tmp_path, arguments, needs):
 def test_a_report_takes_a_title_and_an_owner_for_this_page_only(run, tmp_path):
     result(Verdict.EXPOSED).save(tmp_path / "run")
     before = (tmp_path / "run" / "audit.json").read_bytes()
-    said = (
-        "--title",
-        "Heart risk",
-        "--owner",
-        "Clinic <b>",
-        "--purpose",
-        "triage",
-        "--data-description",
-        "40 people",
-    )
-    code, _, _ = run("report", "run", *said)
+    said = "--title 'Heart risk' --owner 'Clinic <b>' --purpose triage --data-description '40 people'"
+    code, _, _ = run("report", "run", *shlex.split(said))
     page = (tmp_path / "run" / "report.html").read_text()
     assert code == 0
     assert all(text in page for text in ("Heart risk", "Clinic &lt;b&gt;", "triage", "40 people"))

@@ -57,6 +57,11 @@ def test_to_run_it_again_takes_as_many_trials_not_as_many_records():
         ({"main": SuccessRate(0, 40), "findings": (AGE,)}, "failure", "The column age came back in 36 of 40"),
         ({"main": SuccessRate(0, 40)}, "skipped", "nothing certain found"),
         (
+            {"main": SuccessRate(10, 40)},
+            "skipped",
+            "nothing certain found",
+        ),  # 127 to 412, and the limit is 200
+        (
             {"main": SuccessRate(39, 40), "control": SuccessRate(39, 40)},
             "skipped",
             "than without the release",
@@ -126,12 +131,6 @@ def test_junit_fails_skips_or_passes(verdict):
     last = cases[-1]
     assert [child.tag for child in last] == ([] if OUTCOMES[verdict] is None else [OUTCOMES[verdict]])
     assert (int(suite.attrib["failures"]) > 0) == (verdict.exit_code == 1)
-
-
-def test_a_rate_that_may_be_above_the_limit_is_no_failure():
-    found = replace(result(Verdict.UNPROVEN), policy=Policy(0.5))  # 403 to 518 in 1000
-    attack = next(ET.fromstring(junit(found)).iter("testcase"))  # noqa: S314
-    assert [child.tag for child in attack] == ["skipped"]
 
 
 @pytest.mark.parametrize("verdict", Verdict)

@@ -108,18 +108,6 @@ def test_a_model_of_nothing_is_refused(glm_game):
         (lambda d: _edit_successes(d, 10**6), "1000000 successes"),
         (lambda d: (d / ARRAYS).write_bytes(b"x" * 100), "not the file"),
     ],
-    ids=[
-        "no document",
-        "no arrays",
-        "not json",
-        "empty",
-        "version",
-        "verdict",
-        "nan",
-        "forged",
-        "counts",
-        "arrays",
-    ],
 )
 def test_what_does_not_validate_is_refused_with_the_reason(result, tmp_path, damage, reason):
     result.save(tmp_path)
