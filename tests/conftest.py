@@ -24,6 +24,7 @@ from remanence import (
     Attack,
     AttackInfo,
     Criterion,
+    Error,
     Game,
     Knowledge,
     LeaveOneOut,
@@ -70,6 +71,14 @@ class Playing(Attack):
 
     def prepare(self, knowledge, generator):
         return self.made(knowledge, generator)
+
+
+# A metric: two targets that one guess meets are within twice the threshold of each other.
+euclidean_error = Error(
+    "euclidean distance",
+    lambda targets, guesses: (targets.flat.double() - guesses.flat.double()).norm(dim=-1),
+    reach=lambda threshold: 2 * threshold,
+)
 
 
 def synthetic(count: int = 40, features: int = 4, classes: int = 2, seed: int = 0) -> Records:

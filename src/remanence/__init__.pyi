@@ -15,7 +15,6 @@ from .core.errors import Error as Error
 from .core.errors import Reduction as Reduction
 from .core.errors import mean_squared_error as mean_squared_error
 from .core.errors import mismatch as mismatch
-from .core.errors import pixels_off as pixels_off
 from .core.errors import relative_error as relative_error
 from .core.errors import squared_and_absolute_error as squared_and_absolute_error
 from .core.exceptions import IncompatibleGameError as IncompatibleGameError

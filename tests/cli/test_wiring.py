@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import Playing, gradient_game, shortlist_game, synthetic
+from conftest import Playing, euclidean_error, gradient_game, shortlist_game, synthetic
 from remanence import (
     GLM,
     AuditResult,
@@ -38,7 +38,7 @@ from remanence import (
 from remanence.bounds import Segment
 from remanence.core.baseline import Baseline
 from remanence.core.catalogue import catalogue
-from remanence.core.errors import euclidean_error, relative_error
+from remanence.core.errors import relative_error
 from remanence.core.guess_coverage import good_guess
 from remanence.core.references import REMANENCE
 from remanence.private.canaries import MOST_CANDIDATES, crafted

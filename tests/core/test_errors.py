@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import euclidean_error
 from remanence import Criterion, InputError, Records, Reduction, mean_squared_error, mismatch, relative_error
-from remanence.core.errors import euclidean_error
 
 
 def records(values, labels=None):

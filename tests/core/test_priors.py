@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from conftest import euclidean_error
 from remanence import (
     Criterion,
     EmpiricalPrior,
@@ -16,7 +17,7 @@ from remanence import (
     Uninformed,
     looped,
 )
-from remanence.core.errors import euclidean_error, mean_squared_error, mismatch
+from remanence.core.errors import mean_squared_error, mismatch
 from remanence.core.guess_coverage import most_met
 
 

@@ -30,7 +30,7 @@ def arguments_from(
     hint = 'target = "model.py:factory" and max_success = 0.1'
     needs = "a TOML file with a target and options of a command"
     with refusing(UnusableFileError, "The settings cannot be used.", needs=needs, got=path, hint=hint):
-        settings = parse_toml(read_bytes(path, MIB), {"type": "object"})
+        settings = parse_toml(read_bytes(path, MIB))
     about = settings.pop("about", {})
     instance("[about]", about, dict, "a table of texts", '[about], and title = "..." below it')
     for each in about:

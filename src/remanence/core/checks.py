@@ -161,14 +161,6 @@ def same_columns(given: Iterable[Any], wanted: Iterable[Any], hint: str) -> None
         )
 
 
-def few(what: str, count: int, most: int, hint: str) -> None:
-    """Refuse a count above the most that can be handled."""
-    if count > most:
-        raise InputError(
-            f"There are too many {what}.", needs=f"at most {most:,}", got=f"{count:,}", hint=hint
-        )
-
-
 def shaped(name: str, values: Any, shape: tuple[int, ...], hint: str) -> None:
     """Refuse an array or a tensor of another shape.
 

@@ -57,12 +57,6 @@ squared_and_absolute_error = Error(
     reach=lambda threshold: 4 * threshold,
 )
 
-euclidean_error = Error(
-    "euclidean distance",
-    lambda targets, guesses: (targets.flat.double() - guesses.flat.double()).norm(dim=-1),
-    reach=lambda threshold: 2 * threshold,
-)
-
 mismatch = Error(
     "mismatch",
     lambda targets, guesses: (targets.flat != guesses.flat).any(-1).to(torch.float64),
@@ -106,26 +100,6 @@ def label_error(name: str, spread: float = 1.0) -> Error:
         return off.nan_to_num(nan=torch.inf)
 
     return Error(name, measure, lambda threshold: 2 * threshold)
-
-
-def pixels_off(tolerance: float) -> Error:
-    """The share of features that are off by `tolerance` or more (Hayes et al. 2023, Appendix I).
-
-    A criterion with threshold 1 − ρ then requires a share ρ of the pixels. The success of a guess against
-    uniform pixels is `remanence_papers.baselines.pixels(d, share=ρ, chance=...)`, a logarithm. There is no reach: two
-    targets met by one guess need not be close in every pixel.
-
-    >>> target = Records(torch.tensor([[0.0, 0.5, 1.0, 0.2]]), torch.tensor([0]))
-    >>> guess = Records(torch.tensor([[0.1, 0.5, 0.0, 0.2]]), torch.tensor([0]))
-    >>> pixels_off(32 / 255)(target, guess)
-    tensor([0.2500], dtype=torch.float64)
-    """
-
-    def measure(targets: Records, guesses: Records) -> Tensor:
-        near = (targets.flat.double() - guesses.flat.double()).abs() < tolerance
-        return 1 - near.double().mean(-1)
-
-    return Error(f"share of pixels off by {tolerance:.3g} or more", measure)
 
 
 class Reduction(StrEnum):

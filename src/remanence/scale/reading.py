@@ -85,10 +85,10 @@ def parse_json(content: bytes | str, schema: Mapping[str, Any] | None = None) ->
         raise UnusableFileError(f"not JSON: {brief(error)}") from None
 
 
-def parse_toml(content: bytes, schema: Mapping[str, Any]) -> dict[str, Any]:
+def parse_toml(content: bytes) -> dict[str, Any]:
     """The same for TOML."""
     try:
-        return _checked(tomllib.loads(content.decode()), schema)
+        return _checked(tomllib.loads(content.decode()))
     except (ValueError, RecursionError, MemoryError) as error:
         raise UnusableFileError(f"not TOML: {brief(error)}") from None
 
@@ -219,7 +219,7 @@ def _check_sizes(found: Any, most: int) -> None:
             waiting += value
 
 
-def _checked(document: Any, schema: Mapping[str, Any] | None) -> Any:
+def _checked(document: Any, schema: Mapping[str, Any] | None = None) -> Any:
     level, depth = [document], 0
     while level:
         depth += 1
