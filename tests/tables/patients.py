@@ -7,6 +7,8 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from remanence import audit
+from remanence.tables.attacks import WholeObject
 from remanence.tables.single_columns import Columns
 
 
@@ -35,3 +37,15 @@ def prepared(model, imputer=None):
 def parts(evidence):
     """How often each column came back."""
     return next((found.parts for found in evidence.findings if isinstance(found, Columns)), ())
+
+
+def came_back(game, attack=None):
+    """How many rows came back, and how many values of each column; and the evidence."""
+    evidence = audit(game, [attack or WholeObject()]).strongest
+    return evidence.main.successes, {part.name: part.main.successes for part in parts(evidence)}, evidence
+
+
+def recovered(game, attack=None):
+    """The table and the labels that come back."""
+    found = (attack or WholeObject()).expose(game.mechanism, game.data, game.release)
+    return game.mechanism.table(found.records[:, 0])

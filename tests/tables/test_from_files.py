@@ -12,8 +12,6 @@ import pandas as pd
 import pytest
 from patients import patients
 
-from remanence.cli.main import main
-
 OWN = "model.py:fitted --data train.csv --label outcome"
 MODEL = """
 import pandas as pd
@@ -34,26 +32,23 @@ def number():
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path):
     frame, labels = patients(150)
     frame.assign(outcome=labels, id=range(150)).to_csv(tmp_path / "train.csv", index=False)
     (tmp_path / "model.py").write_text(MODEL)
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def run(monkeypatch, arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["remanence", "table", *arguments.split()])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    return caught.value.code or 0
+@pytest.fixture
+def table(folder, run):
+    """The command in that folder: its exit code, and what it printed on each side."""
+    return lambda arguments: run("table", *arguments.split())
 
 
-def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
-    assert run(monkeypatch, f"{OWN} --by sex --show-reconstructions --out out") == 1
-    shown = capsys.readouterr()
-    assert "EXPOSED" in shown.out
-    assert "Not used by the model, and left out: id" in shown.err
+def test_one_command_gives_rows_columns_and_groups(folder, table):
+    code, out, err = table(f"{OWN} --by sex --show-reconstructions --out out")
+    assert (code, "EXPOSED" in out) == (1, True)
+    assert "Not used by the model, and left out: id" in err
     found = json.loads((folder / "out" / "columns.json").read_text())
     assert {
         row["column"]: row["recovered"] for row in found["columns"] if row["column"] != "bmi"
@@ -95,7 +90,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("arguments", MISTAKES)
-def test_mistakes_end_with_needs_got_and_try(folder, monkeypatch, capsys, arguments):
+def test_mistakes_end_with_needs_got_and_try(table, arguments):
     train = pd.read_csv("train.csv")
     Path("model.onnx").touch()
     train.drop(columns="bmi").to_csv("other.csv", index=False)
@@ -106,9 +101,8 @@ def test_mistakes_end_with_needs_got_and_try(folder, monkeypatch, capsys, argume
     gap.assign(age=gap["age"].where(gap.index != 3)).to_csv("gap.csv", index=False)
     strangers, labels = patients(150, seed=1)
     strangers.assign(outcome=labels).to_csv("strangers.csv", index=False)
-    assert run(monkeypatch, arguments) == 2
-    said = capsys.readouterr().err
-    assert MISTAKES[arguments] in said
+    code, _, said = table(arguments)
+    assert (code, MISTAKES[arguments] in said) == (2, True), said
     assert all(f"{part}:" in said for part in ("needs", "got", "try"))
 
 
@@ -120,36 +114,32 @@ class LeavesAMark:
 
 
 @pytest.mark.parametrize("name", ["model.pkl", "model.joblib", "model.skops", "model.bin"])
-def test_nothing_is_unpickled(folder, monkeypatch, capsys, name):
+def test_nothing_is_unpickled(table, name):
     with Path(name).open("wb") as file:
         joblib.dump(LeavesAMark(), file) if name == "model.joblib" else pickle.dump(LeavesAMark(), file)
     pickle.loads(pickle.dumps(LeavesAMark()))  # noqa: S301 - the file would leave a mark
     assert Path("marked").exists()
     Path("marked").unlink()
-    assert run(monkeypatch, f"{name} --data train.csv --label outcome") == 2
+    code, _, said = table(f"{name} --data train.csv --label outcome")
     assert not Path("marked").exists()
-    said = capsys.readouterr().err
-    assert "executes code" in said
-    assert f"load('{name}')" in said
+    assert (code, "executes code" in said, f"load('{name}')" in said) == (2, True, True)
 
 
-def test_the_extra_is_named_where_it_is_missing(folder, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "skops", None)
-    monkeypatch.setitem(sys.modules, "skops.io", None)
-    with ZipFile("model.skops", "w") as archive:
-        archive.writestr("schema.json", "{}")
-    assert run(monkeypatch, "model.skops --data train.csv --label outcome") == 2
-    assert "'.[tables]'" in capsys.readouterr().err
+class Reader:
+    """skops, of a file with this content."""
+
+    get_untrusted_types = staticmethod(lambda file: [])
+    load = staticmethod(lambda file, trusted: {"weights": 1})
 
 
-def test_a_file_that_holds_no_model_is_refused(folder, monkeypatch, capsys):
-    reader = SimpleNamespace(get_untrusted_types=lambda file: [], load=lambda file, trusted: {"weights": 1})
-    monkeypatch.setitem(sys.modules, "skops", SimpleNamespace(io=reader))
+@pytest.mark.parametrize(("reader", "says"), [(None, "'.[tables]'"), (Reader, "no model to audit")])
+def test_a_missing_extra_and_a_file_without_a_model_are_named(table, monkeypatch, reader, says):
+    monkeypatch.setitem(sys.modules, "skops", reader and SimpleNamespace(io=reader))
     monkeypatch.setitem(sys.modules, "skops.io", reader)
     with ZipFile("model.skops", "w") as archive:
         archive.writestr("schema.json", "{}")
-    assert run(monkeypatch, "model.skops --data train.csv --label outcome") == 2
-    assert "no model to audit" in capsys.readouterr().err
+    code, _, said = table("model.skops --data train.csv --label outcome")
+    assert (code, says in said) == (2, True)
 
 
 CODED = """
@@ -171,16 +161,15 @@ def clusters():
 """
 
 
-def test_weights_and_coded_labels_are_matched_and_clusters_need_no_label(folder, monkeypatch, capsys):
+def test_weights_and_coded_labels_are_matched_and_clusters_need_no_label(folder, table):
     (folder / "coded.py").write_text(CODED)
     (folder / "numbers.csv").write_text("age,income,outcome,w\n")
     options = "coded.py:coded --data numbers.csv --label outcome --out weighted"
-    assert run(monkeypatch, f"{options} --weights w") == 1
-    shown = capsys.readouterr()
-    assert "Taken: ill for 1, well for 0" in shown.err
-    assert "EXPOSED" in shown.out
-    assert run(monkeypatch, options) == 2  # without them it is another model's table
-    assert "not fitted on this table" in capsys.readouterr().err
-    assert run(monkeypatch, "coded.py:clusters --data numbers.csv --out clusters") == 1
+    code, out, err = table(f"{options} --weights w")
+    assert (code, "EXPOSED" in out) == (1, True)
+    assert "Taken: ill for 1, well for 0" in err
+    code, _, err = table(options)  # without them it is another model's table
+    assert (code, "not fitted on this table" in err) == (2, True)
+    assert table("coded.py:clusters --data numbers.csv --out clusters")[0] == 1
     found = json.loads((folder / "clusters" / "columns.json").read_text())["columns"]
     assert {row["column"]: row["recovered"] for row in found}["income"] == 150

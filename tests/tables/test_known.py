@@ -15,44 +15,37 @@ from sklearn.pipeline import make_pipeline
 
 from remanence import Criterion, InputError, Policy, Records, audit, mismatch
 from remanence.tables.attacks import StoredInObject, WholeObject
-from remanence.tables.guesses import guesses_from_others
+from remanence.tables.game import guesses_from_others
 from remanence.tables.sklearn import table_game, with_known
 
-
-def records(rows, labels=None):
-    table = torch.tensor(rows, dtype=torch.float64)
-    return Records(table, torch.zeros(len(table)) if labels is None else torch.tensor(labels))
-
-
-def guess(data, criterion):
-    return guesses_from_others(data, [criterion])[0]
-
-
 EXACT = Criterion(mismatch, threshold=0.5)
+TENTHS = [float(i % 10 == 0) for i in range(5000)]
 
 
-def test_the_commonest_record_is_guessed_and_counted():
-    # Of five 1s and three 0s: whoever misses a 1 sees four 1s and guesses right, whoever misses a 0 guesses wrong.
-    found = guess(records([[1.0]] * 5 + [[0.0]] * 3), EXACT)
-    assert found.value == found.lower == 5 / 8
-    assert "commonest" in found.note
-
-
-def test_records_that_all_differ_are_not_guessed():
-    assert guess(records([[float(i)] for i in range(20)]), EXACT).value == 0
-
-
-def test_a_label_must_be_right_where_the_criterion_asks_for_it():
-    data = records([[1.0]] * 6, [0, 1, 0, 1, 0, 1])
-    assert guess(data, EXACT).value == 1
-    # The others hold more of the other label, so that the commonest is always wrong. The nearest to the mean is the
-    # first of them, which has the label 0: right for two more.
-    assert guess(data, Criterion(mismatch, 0.5, label_scale=1.0)).value == 2 / 6
-
-
-def test_many_records_are_guessed_from_a_sample():
-    data = records((torch.arange(5000.0) % 10 == 0).double()[:, None].tolist())
-    assert guess(data, EXACT).value == pytest.approx(0.9, abs=0.03)  # 2 standard deviations of 500 records
+@pytest.mark.parametrize(
+    ("values", "labels", "criterion", "value"),
+    [
+        # Of five 1s and three 0s: whoever misses a 1 sees four 1s and guesses right, whoever misses a 0 guesses wrong.
+        ([1.0] * 5 + [0.0] * 3, None, EXACT, 5 / 8),
+        ([float(i) for i in range(20)], None, EXACT, 0),
+        ([1.0] * 6, [0, 1, 0, 1, 0, 1], EXACT, 1),
+        # The others hold more of the other label, so that the commonest is always wrong. The nearest to the mean is the
+        # first of them, which has the label 0: right for two more.
+        ([1.0] * 6, [0, 1, 0, 1, 0, 1], Criterion(mismatch, 0.5, label_scale=1.0), 2 / 6),
+        (
+            TENTHS,
+            None,
+            EXACT,
+            pytest.approx(0.9, abs=0.03),
+        ),  # 2 standard deviations of the 500 that are drawn
+    ],
+    ids=["commonest", "all different", "without labels", "with labels", "a sample"],
+)
+def test_the_best_guess_from_the_others_is_counted(values, labels, criterion, value):
+    table = torch.tensor(values, dtype=torch.float64)[:, None]
+    data = Records(table, torch.zeros(len(table)) if labels is None else torch.tensor(labels))
+    (found,) = guesses_from_others(data, [criterion])
+    assert found.value == found.lower == value
 
 
 def test_words_alone_are_mostly_guessed_and_said_to_be():

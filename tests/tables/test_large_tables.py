@@ -79,12 +79,12 @@ def test_in_parts_the_same_is_found_as_at_once(model, table, labels, monkeypatch
     whole = audit(game)
     for module, name in (
         (optimality, "_ROWS_SUMMED"),
-        (optimality, "_NUMBERS_AT_ONCE"),
+        (optimality, "NUMBERS_AT_ONCE"),
         (glm_model, "_ROWS_AT_ONCE"),
         (data_records, "_ROWS_AT_ONCE"),
     ):
         monkeypatch.setattr(module, name, 7)
-    monkeypatch.setattr(game_module, "_NUMBERS_AT_ONCE", 4 * 11)  # parts of 11 records
+    monkeypatch.setattr(game_module, "NUMBERS_AT_ONCE", 4 * 11)  # parts of 11 records
     assert len(game.data) <= game_module._COPIED * game._rows
     monkeypatch.setattr(game_module, "_COPIED", 2)  # and now the table is too large to be copied
     parts = audit(game)
@@ -119,7 +119,7 @@ class Peeking(ExposesInParts, Attack):
 def test_an_attack_on_a_large_table_may_not_look_at_the_record_in_question(monkeypatch):
     _, model, table, labels = next(tables())
     game = leave_one_out(model, table, labels)
-    monkeypatch.setattr(game_module, "_NUMBERS_AT_ONCE", 4 * 11)
+    monkeypatch.setattr(game_module, "NUMBERS_AT_ONCE", 4 * 11)
     monkeypatch.setattr(game_module, "_COPIED", 2)
     assert audit(game, [ClosedForm()]).strongest.main.rate > 0.9
     with pytest.raises(InputError, match="only while it looks at it"):

@@ -5,6 +5,7 @@ import pytest
 from scipy.sparse import csr_matrix
 from sklearn import linear_model as linear
 from sklearn.decomposition import PCA
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
@@ -184,6 +185,7 @@ REFUSED = [
     (lambda: leave_one_out(fitted(logistic()), X.astype(str) + "x", Y), "not all numbers"),
     (lambda: leave_one_out(fitted(logistic()), X, Y + 5), "labels among 0, 1"),
     (lambda: leave_one_out(fitted(logistic()), X, np.stack([Y, Y], 1)), "one label per row"),
+    (lambda: leave_one_out(fitted(GaussianNB()), X, Y[:5]), "60"),
     (lambda: leave_one_out(fitted(linear.Ridge(positive=True)), X, Y), "positive"),
     (lambda: leave_one_out(fitted(linear.Lars()), X, Y).fits(), "Nothing that Lars holds"),
     (lambda: leave_one_out(linear.LinearRegression().fit(X[:3], Y[:3]), X[:3], Y[:3]), "no penalty"),

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from small_models import MINE, UNSEEN, trained
+from small_models import MINE, UNSEEN, trained, tuned_on
 
 from remanence import bounds
 from remanence.auditing import AuditResult, audit
@@ -23,7 +23,7 @@ from remanence.texts.canaries import Planted, TextCanaries
 from remanence.texts.game import audit_text, text_game
 from remanence.texts.probabilities import within
 from remanence.texts.reading import Numbers
-from remanence.texts.tiny import as_language_model, tiny_model, train
+from remanence.texts.tiny import as_language_model
 
 
 @cache
@@ -77,20 +77,12 @@ def test_a_secret_counts_from_the_very_probability_on_that_its_tries_set():
 
 def test_what_the_base_model_says_already_is_no_leak():
     tuned = trained()[1]
-    further = train(
-        _copy(tuned), [r["prefix"] + r["secret"] for r in [*MINE, *UNSEEN[:30]]], steps=60, seed=5
-    )
+    further = tuned_on([*MINE, *UNSEEN[:30]], 60, base=tuned.logits)
     result = audit_text(as_language_model(further), MINE, base=tuned, unseen=UNSEEN[30:])
     sampled = {entry.attack: entry for entry in result.evidence}["sampling"]
     assert sampled.main.rate < 0.1
     assert result.verdict is Verdict.UNPROVEN
     assert report.curves(sampled)["the fine-tuned model"][2] > 0.9  # they do come out
-
-
-def _copy(model):
-    own = tiny_model()
-    own.load_state_dict(model.logits.state_dict())
-    return own.requires_grad_(True)
 
 
 def test_without_a_base_model_or_unseen_texts_that_is_said():

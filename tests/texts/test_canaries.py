@@ -1,4 +1,3 @@
-import copy
 import dataclasses
 import json
 import math
@@ -8,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from small_models import random_model, trained
+from small_models import random_model, trained, tuned_on
 
 from remanence.bounds import Segment
 from remanence.core.exceptions import IncompatibleGameError, InputError
@@ -25,7 +24,7 @@ from remanence.texts.canaries import (
 )
 from remanence.texts.game import audit_text, text_game
 from remanence.texts.probabilities import queries_for
-from remanence.texts.tiny import as_language_model, made_up_records, train
+from remanence.texts.tiny import as_language_model, made_up_records
 
 
 def test_canaries_are_in_or_out_by_a_coin_and_the_same_seed_gives_the_same(tmp_path):
@@ -160,9 +159,7 @@ def test_a_prefix_whose_tokens_change_with_the_secret_makes_guessing_easier():
 def fine_tuned():
     made = natural(made_up_records(160, seed=7), seed=0)
     base = trained()[0]
-    tuned = copy.deepcopy(base.logits).requires_grad_(True)
-    train(tuned, [r["prefix"] + r["secret"] for r in made.inserted], steps=120, seed=2)
-    return as_language_model(tuned, "tuned"), base, made
+    return as_language_model(tuned_on(made.inserted, base=base.logits, draw=2), "tuned"), base, made
 
 
 def test_a_fine_tuning_without_noise_contradicts_a_small_epsilon_and_not_a_large_one(tmp_path):

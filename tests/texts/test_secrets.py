@@ -3,56 +3,19 @@ import json
 
 import pytest
 import torch
-from small_models import random_model
+from small_models import random_model, spelled
 
 from remanence.core.exceptions import InputError
 from remanence.scale.reading import UnusableFileError
-from remanence.texts.mechanism import Chat, LanguageModel, Secret
+from remanence.texts.mechanism import Chat, Secret
 from remanence.texts.probabilities import Decoding, log_probabilities
 from remanence.texts.reading import Numbers, Windows, read_texts, refuse_named_code, split
 
-WORDS = [
-    "<s>",
-    "code",
-    " of",
-    " ada",
-    " is",
-    " 48",
-    "29",
-    " ",
-    "4",
-    "8",
-    ".",
-    " 2",
-    "a",
-    " b",
-    "Ada",
-    " Byron",
-    " 12",
-]
+WORDS = ["<s>", "code", " of", " ada", " is", " 48", "29", " ", "4", "8", ".", " 2", "a", " b", "Ada", " Byron", " 12"]
 
 
-def encode(text):
-    """The longest word first, as byte-pair tokenizers mostly do."""
-    tokens = [0]
-    while text:
-        word = max((w for w in WORDS if text.startswith(w)), key=len)
-        tokens.append(WORDS.index(word))
-        text = text[len(word) :]
-    return tokens
-
-
-def worded(context=32, vocabulary=17):
-    model = random_model(len(WORDS), context=context)
-    return LanguageModel(
-        "words",
-        model.logits,
-        encode,
-        lambda ids: "".join(WORDS[i] for i in ids if i),
-        vocabulary,
-        context,
-        opening=(0,),
-    )
+def worded(**settings):
+    return dataclasses.replace(spelled(WORDS), **settings)
 
 
 def words(tokens):
@@ -95,13 +58,9 @@ def test_a_secret_that_ends_within_a_token_is_asked_for_by_the_tokens_of_its_tex
 
 @pytest.mark.parametrize("secret", ["é", "€", "日本", "x€", "🦊y"])
 def test_a_character_of_several_tokens_is_asked_for_as_a_whole(secret):
-    model = LanguageModel(
-        "bytes",
-        random_model(256).logits,
-        lambda text: list(text.encode()),
-        lambda ids: bytes(ids).decode(errors="replace"),
-        256,
-        64,
+    decode = lambda ids: bytes(ids).decode(errors="replace")  # noqa: E731
+    model = dataclasses.replace(
+        random_model(256, context=64), encode=lambda text: list(text.encode()), decode=decode
     )
     (found,) = read_texts([{"text": f"ß code €{secret}ü.", "secret": secret}], model)
     assert bytes(found.tokens).decode() == secret
@@ -112,14 +71,6 @@ def test_a_character_of_several_tokens_is_asked_for_as_a_whole(secret):
 def test_a_secret_is_never_less_likely_to_be_seen_than_its_tokens_say(seed):
     """All ways to spell it, listed: its own tokens are one of them."""
     pieces = ["<s>", "a", "b", "c", "ab", "bc", "abc", "ca"]
-
-    def split_up(text):
-        tokens = [0]
-        while text:
-            best = max((w for w in pieces if text.startswith(w)), key=len)
-            tokens.append(pieces.index(best))
-            text = text[len(best) :]
-        return tokens
 
     def seen(model, prompt, left):
         """The probability that what comes next begins with these characters."""
@@ -132,16 +83,7 @@ def test_a_secret_is_never_less_likely_to_be_seen_than_its_tokens_say(seed):
                 total += float(law[token]) * seen(model, [*prompt, token], left[len(piece) :])
         return total
 
-    plain = random_model(len(pieces), seed=seed)
-    model = LanguageModel(
-        "pieces",
-        plain.logits,
-        split_up,
-        lambda ids: "".join(pieces[i] for i in ids if i),
-        len(pieces),
-        16,
-        opening=(0,),
-    )
+    model = spelled(pieces, seed=seed)
     for prefix, secret, asked in (
         ("ca", "cb", ["ca", "c", "b"]),  # nothing is joined: prefix and secret have tokens of their own
         ("a", "bcab", ["abc", "ab"]),  # the first token begins before the secret
@@ -165,7 +107,7 @@ def chatting():
         return "<s>" + "".join(each["content"] + "." for each in messages)
 
     def read(text):
-        return encode(text.removeprefix("<s>"))
+        return worded().encode(text.removeprefix("<s>"))
 
     return dataclasses.replace(worded(), chat=Chat(render, read, lambda text: ends(text, read)))
 
@@ -215,7 +157,7 @@ def test_a_text_that_begins_with_its_secret_needs_a_token_before_it():
     model = random_model()
     with pytest.raises(InputError, match="Line 1 has nothing before its secret"):
         list(split(model, "abc", [(0, 3)]))
-    begun = LanguageModel(**{**vars(model), "start": 4})
+    begun = dataclasses.replace(model, start=4)
     assert list(split(begun, "abc", [(0, 3)])) == [Secret((4,), (0, 1, 2), 1)]
 
 
@@ -289,7 +231,7 @@ def test_a_model_that_looks_ahead_or_answers_in_another_shape_is_refused():
         (lambda ids: model.logits(ids) * float("nan"), "NaN"),
     ):
         with pytest.raises(InputError, match=says):
-            LanguageModel(**{**vars(model), "logits": logits}).require_causal()
+            dataclasses.replace(model, logits=logits).require_causal()
 
 
 @pytest.mark.parametrize(

@@ -3,31 +3,18 @@
 import copy
 import string
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
+from small_models import base_model, tuned_on
 
 from remanence.core.exceptions import InputError, MisfitError
 from remanence.results.verdict import Verdict
 from remanence.scale.seeds import Draws
 from remanence.texts.canaries import natural
 from remanence.texts.game import audit_text, text_game
-from remanence.texts.tiny import as_language_model, made_up_records, tiny_model, train
+from remanence.texts.tiny import as_language_model, made_up_records
 from remanence.texts.words import sentence
-
-
-def texts(records):
-    return [record["prefix"] + record["secret"] for record in records]
-
-
-@cache
-def base_model(seed=0):
-    return train(tiny_model(seed), texts(made_up_records(200, seed=70 + seed)), steps=80, seed=seed)
-
-
-def tuned_on(records, steps=120, seed=0):
-    return train(copy.deepcopy(base_model(seed)).requires_grad_(True), texts(records), steps=steps, seed=5)
 
 
 def told(result):

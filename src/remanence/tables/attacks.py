@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -176,8 +176,3 @@ class WholeObject(FromObject):
         REMANENCE,
     )
     kinds: ClassVar[tuple[type, ...]] = (object,)
-
-
-def stored_in(mechanism: FittedModel) -> Iterator[StoredRows]:
-    """The arrays of a fitted object that hold rows."""
-    yield from (plan for _, plan in mechanism.fitting.plans if isinstance(plan, StoredRows))

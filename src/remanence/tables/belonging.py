@@ -21,6 +21,7 @@ from sklearn.linear_model import RANSACRegressor
 from remanence.core.checks import same_columns
 from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.records import Records
+from remanence.tables.glm.closed_form import NUMBERS_AT_ONCE
 from remanence.tables.linear import Objective, as_records, is_linear, objective
 from remanence.tables.parts import Part, arrays_in, as_input, final_estimator, spared
 from remanence.tables.statistics import published
@@ -32,13 +33,12 @@ _SEEDS = 6  # fits, before a model that draws at random is called another table'
 _ALIKE = 1e-4  # of the size of a number, between two fits that draw nothing
 
 
-Fit = Literal[
-    "exactly", "nearly"
-]  # how closely a second fit reproduces a part: only nearly if, say, the table was rounded
+# How closely a second fit reproduces a part: only nearly if, say, the table was rounded.
+Fit = Literal["exactly", "nearly"]
 
 # Counters and clocks say nothing about the table, and neither do random draws.
 _NOT_THE_TABLES = (
-    "n_iter_",
+    "_iter",
     "random_state",
     "time",
     "loss_curve",
@@ -71,35 +71,29 @@ def compare_with_refit(part: Part) -> Fit | None:
     """Compare with two fits on the table: numbers on which they agree must be the model's too."""
     if isinstance(part.estimator, str) or not hasattr(part.estimator, "fit"):
         return None
-    found = _compared(part, 2)
-    if found.off > _ALIKE and part.estimator.get_params().get("random_state", 0) is None:
-        found = _compared(part, _SEEDS)  # two fits that draw at random may agree by chance
-    if found.off > _ALIKE and getattr(part.estimator, "warm_start", False):
+    worst, off, conclusive = _compared(part, 2)
+    if off > _ALIKE and part.estimator.get_params().get("random_state", 0) is None:
+        worst, off, conclusive = _compared(part, _SEEDS)  # two fits that draw at random may agree by chance
+    if off > _ALIKE and getattr(part.estimator, "warm_start", False):
         return None  # it went on from an earlier fit, which cannot be repeated
-    if found.off > _ALIKE:
+    if off > _ALIKE:
         raise MisfitError(
             "This model was not fitted on this table.",
             needs="a table on which fitting the same estimator again gives the same numbers",
-            got=f"{part.path}: {found.worst.removeprefix('model.')} differs by {found.off:.2g} of its size",
+            got=f"{part.path}: {worst.removeprefix('model.')} differs by {off:.2g} of its size",
             hint="the table, the labels and the rows that fit() was called with, in their order; a partial_fit "
             "cannot be repeated",
         )
-    if not found.telling:
+    if not conclusive:
         return None
-    return "nearly" if found.off > _ROUNDED else "exactly"
+    return "nearly" if off > _ROUNDED else "exactly"
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """Numbers on which fits agree: the one that is off most, its relative error, and whether they are conclusive."""
+def _compared(part: Part, count: int) -> tuple[str, float, bool]:
+    """Of the numbers on which this many fits agree, the one that the model is off most: its path and relative error.
 
-    worst: str
-    off: float
-    telling: bool
-
-
-def _compared(part: Part, count: int) -> _Compared:
-    """Compare the model with this many fits on the table."""
+    And whether these numbers are conclusive.
+    """
     fits = [refit(part, seed) for seed in range(count)]
     if any(fit is None for fit in fits):
         raise MisfitError(
@@ -120,10 +114,10 @@ def _compared(part: Part, count: int) -> _Compared:
         determined = {
             p: v for p, v in determined.items() if v.dtype.kind == "f" and v.size > 1 and p.count(".") == 1
         }
-    telling = not random and any(values.dtype.kind == "f" and values.size for values in determined.values())
+    conclusive = not random and any(v.dtype.kind == "f" and v.size for v in determined.values())
     off = {path: _distance(mine[path], values) for path, values in determined.items()}
     worst = max(off, key=off.__getitem__, default="")
-    return _Compared(worst, off.get(worst, 0.0), telling)
+    return worst, off.get(worst, 0.0), conclusive
 
 
 def learned(estimator: Any) -> bool:
@@ -167,10 +161,8 @@ def _distance(left: np.ndarray, right: np.ndarray) -> float:
 
 
 _TO_THE_DIGIT = 1e-10  # records' worth, a square: the rounding of double precision
-_EXACT = 0.01  # records' worth: a hundredth of what one record pulls
 _SAME_STOP = 0.05  # records' worth, between two fits that stop early
 _BY_CHANCE = 25.0  # times what two fits of a solver with random draws differ by
-_AT_ONCE = 2**19  # numbers of records' gradients held at once
 
 
 @dataclass(frozen=True)
@@ -213,9 +205,7 @@ def check_belongs(whole: Part) -> Belonging:
     confirmed, unconfirmed, inexact = [], [], []
     chooser = final_estimator(whole.estimator)
     if isinstance(chooser, RANSACRegressor) and isinstance(chooser.random_state, int):
-        compare_with_refit(
-            whole
-        )  # this table chose the rows that its member saw, so the rows left out count too
+        compare_with_refit(whole)  # the table chose the rows that its member saw: the others count too
     for part in whole.innermost():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a second fit repeats the warnings of the first
@@ -289,8 +279,6 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> Fit | Non
             return "exactly"
         if off <= _SAME_STOP:
             return "nearly"
-    elif worth <= _EXACT:
-        return "exactly"
     if getattr(part.estimator, "warm_start", False):
         return None
     raise MisfitError(
@@ -356,7 +344,7 @@ def _gradient(own: Objective, data: Records, release: Any) -> tuple[np.ndarray, 
     square = np.zeros((outputs * numbers, outputs * numbers))
     rounding = np.abs(total)
     size = 1.0 if mechanism.family.classes else float(data.labels.double().abs().max())
-    chunk = max(1, _AT_ONCE // (outputs * numbers))
+    chunk = max(1, NUMBERS_AT_ONCE // (outputs * numbers))
     for start in range(0, len(data), chunk):
         some = data[start : start + chunk][None]
         weights = mechanism.training_weights(some, class_weights)

@@ -19,12 +19,13 @@ from remanence.core.releases import Release
 from remanence.protocol import AnyGame
 from remanence.results.evidence import Evidence
 from remanence.scale.files import write_files
-from remanence.tables.attacks import WholeObject, stored_in
+from remanence.tables.attacks import WholeObject
 from remanence.tables.command import TableOptions
 from remanence.tables.game import LeaveOneOut
 from remanence.tables.mechanism import FittedModel
 from remanence.tables.reading import read_table
-from remanence.tables.single_columns import Columns, PartRate, part_errors
+from remanence.tables.single_columns import MAIN, Columns, PartRate
+from remanence.tables.stored import StoredRows
 
 
 def column_findings(result: AuditResult, model: FittedModel) -> list[dict[str, Any]]:
@@ -51,7 +52,7 @@ def group_findings(result: AuditResult, groups: np.ndarray, threshold: float) ->
     own = groups[best.arrays["record"].numpy()]
     names = sorted(set(own.tolist()), key=str)
     whole = best.arrays["succeeded"][:, 0].bool().numpy()
-    met = {part.name: (part_errors(part.name, best.arrays) <= threshold).numpy() for part in _parts(best)}
+    met = {part.name: (best.arrays[MAIN + part.name] <= threshold).numpy() for part in _parts(best)}
     confidence = 1 - (1 - CONFIDENCE) / (len(names) * (1 + len(met)))
 
     def counts(here: np.ndarray) -> dict[str, Any]:
@@ -85,7 +86,8 @@ def show_table(
     groups = {name: group_findings(result, column.to_numpy(), limit) for name, column in cells.items()}
     model, held, columns = game.mechanism, [], []
     if isinstance(model, FittedModel):
-        held = [{"path": plan.path, "rows": plan.count} for plan in stored_in(model)]
+        plans = (plan for _, plan in model.fitting.plans if isinstance(plan, StoredRows))
+        held = [{"path": plan.path, "rows": plan.count} for plan in plans]
         columns = column_findings(result, model)
     document = {"columns": columns, "by": groups, "stored_rows": held}
     write_files(folder, {"columns.json": (json.dumps(document, indent=2) + "\n").encode()})

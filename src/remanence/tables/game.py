@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, final
@@ -14,10 +14,9 @@ from remanence.bounds.bound import Bound
 from remanence.core.attack import Attack, ExposesAll, ExposesInParts, Reconstruction, blindly
 from remanence.core.baseline import Baseline
 from remanence.core.checks import whole
-from remanence.core.errors import Comparison, Criterion
+from remanence.core.errors import Comparison, Criterion, Error, Reduction
 from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.knowledge import Given, Knowledge
-from remanence.core.mechanism import Mechanism
 from remanence.core.priors import Uninformed
 from remanence.core.records import Records, concatenate
 from remanence.core.releases import Release
@@ -29,14 +28,13 @@ from remanence.scale.progress import track
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream
 from remanence.tables.attacks import FromObject
-from remanence.tables.guesses import guesses_from_others
+from remanence.tables.glm.closed_form import NUMBERS_AT_ONCE
 from remanence.tables.mechanism import FittedModel, Fitting
 from remanence.tables.single_columns import Columns, part_numbers, part_rates
 
 _SHOWN = 30  # reconstructions in a gallery
 _AT_ONCE = 32  # records in a unit, where each is attacked on its own
-_NUMBERS_AT_ONCE = 2**20  # of records that are compared with reconstructions
-_COPIED = 16  # times as many numbers may be copied
+_COPIED = 32  # times as many numbers as are held at once may be copied
 _LOOKED_AT = 8  # records of a pass over all that are attacked on their own too
 
 
@@ -206,29 +204,24 @@ class LeaveOneOut(AnyGame[MechanismT]):
         """Compare the attack's finding for each record with that record, and with another one."""
         count, chosen, attack = len(self.data), unit.records, prepared.attack
         assert chosen is not None
-        fixed = replace(draws, device="cpu")
-        shift = int(torch.randint(1, count, (), generator=fixed.stream("control")))
+        shift = int(torch.randint(1, count, (), generator=replace(draws, device="cpu").stream("control")))
         if not isinstance(attack, ExposesAll):
-            others = (chosen + shift) % count
-            guess, without = self._one_by_one(prepared, chosen, others, draws)
-            outcome = self._held_against(prepared, chosen, others, guess, without, shows=unit.shows)
-            return self._with_facts(attack, outcome, chosen)
-        find = _finder(attack, self.mechanism, self.data, prepared.release)
-        parts = chosen.split(self._rows)  # a reconstruction is as large as the record
-        found = (
-            self._held_against(prepared, some, (some + shift) % count, find(some), shows=unit.shows).tensors()
-            for some in track(parts, total=len(parts), what=f"playing {prepared.attack.info.name}")
-        )
-        outcome = Outcome.of(gather(found, len(chosen)))
-        self._require_blind(prepared, chosen, outcome.main, draws)
-        return self._with_facts(attack, outcome, chosen)
-
-    def _with_facts(self, attack: Attack, outcome: Outcome, chosen: Tensor) -> Outcome:
-        """Stored rows are facts."""
+            outcome = self._one_by_one(prepared, chosen, (chosen + shift) % count, draws, shows=unit.shows)
+        else:
+            whole_table = self.mechanism, self.data, prepared.release
+            in_parts = isinstance(attack, ExposesInParts)
+            find = attack.exposer(*whole_table) if in_parts else attack.expose(*whole_table).take
+            parts = chosen.split(self._rows)  # a reconstruction is as large as the record
+            found = (
+                self._held_against(prepared, p, (p + shift) % count, find(p), shows=unit.shows).tensors()
+                for p in track(parts, total=len(parts), what=f"playing {attack.info.name}")
+            )
+            outcome = Outcome.of(gather(found, len(chosen)))
+            self._require_blind(prepared, chosen, outcome.main, draws)
         held, model, read = self.mechanism.held_rows(self.data), self.mechanism, None
         if held is None:
             return outcome
-        met = outcome.main.succeeded[:, 0].cpu()
+        met = outcome.main.succeeded[:, 0].cpu()  # rows that the object holds are facts
         if isinstance(attack, FromObject) and isinstance(model, FittedModel):
             read = attack.read_off(model, self.data)
         if read is not None:
@@ -248,8 +241,13 @@ class LeaveOneOut(AnyGame[MechanismT]):
         targets, strangers = self.data[chosen[:, None]], self.data[others[:, None]]
         main = self.criterion.compare(targets, guess.records)
         control = self.criterion.compare(strangers, guess.records)
-        if without is not None:
-            control = _either(control, self.criterion.compare(targets, without))
+        if without is not None:  # a success of either is a success
+            alone = self.criterion.compare(targets, without)
+            control = Comparison(
+                errors=torch.minimum(control.errors, alone.errors),
+                labels_agree=control.labels_agree | alone.labels_agree,
+                succeeded=control.succeeded | alone.succeeded,
+            )
         left, numbers = prepared.remaining_gradient, guess.numbers()
         both = (targets, guess.records), (strangers, guess.records)
         numbers |= part_numbers(self.criterion.error.parts, *both)
@@ -263,9 +261,9 @@ class LeaveOneOut(AnyGame[MechanismT]):
         )
 
     def _one_by_one(
-        self, model: _Model, chosen: Tensor, others: Tensor, draws: Draws
-    ) -> tuple[Reconstruction, Records]:
-        """What is found for each record, and what is found in a model that never saw it.
+        self, model: _Model, chosen: Tensor, others: Tensor, draws: Draws, *, shows: bool
+    ) -> Outcome:
+        """Compare what is found for each record, and what is found in a model that never saw it.
 
         The others alone may give a record away (all appear twice, or sum to zero), which is not a leak of
         the model. The attack gets both releases together, in an order that a coin decides.
@@ -281,7 +279,8 @@ class LeaveOneOut(AnyGame[MechanismT]):
             guess, nothing = blindly(reconstruct, model.release, decoy, coins)
             found.append(guess.records)
             without.append(nothing.records)
-        return Reconstruction(concatenate(found)), concatenate(without)
+        guess = Reconstruction(concatenate(found))
+        return self._held_against(model, chosen, others, guess, concatenate(without), shows=shows)
 
     def _require_blind(self, model: _Model, chosen: Tensor, main: Comparison, draws: Draws) -> None:
         """Some records found in one pass must also be found without access to the record itself.
@@ -315,23 +314,59 @@ class LeaveOneOut(AnyGame[MechanismT]):
     @property
     def _rows(self) -> int:
         """Records to attack at once, if the attack can work on a part of them."""
-        return max(1, _NUMBERS_AT_ONCE // self.data.flat.shape[-1])
+        return max(1, NUMBERS_AT_ONCE // self.data.flat.shape[-1])
 
 
-def _finder(
-    attack: ExposesAll, mechanism: Mechanism, data: Records, release: Release
-) -> Callable[[Tensor], Reconstruction]:
-    """From the positions of records to their reconstructions."""
-    if isinstance(attack, ExposesInParts):
-        return attack.exposer(mechanism, data, release)
-    everyone = attack.expose(mechanism, data, release)
-    return everyone.take
+_GUESSED = 500  # records that play the target, and that serve as guesses
+_PAIRS = 2**25  # numbers of all pairs of these
 
 
-def _either(one: Comparison, other: Comparison) -> Comparison:
-    """A success of either is a success."""
-    return Comparison(
-        errors=torch.minimum(one.errors, other.errors),
-        labels_agree=one.labels_agree | other.labels_agree,
-        succeeded=one.succeeded | other.succeeded,
-    )
+def guesses_from_others(
+    data: Records,
+    criteria: Sequence[Criterion],
+    given: Error | None = None,
+) -> list[Baseline]:
+    """How often the best of a few guesses is right by each criterion, measured on the records themselves.
+
+    The guesses are the record that meets most of the others, the record nearest to their mean, and that mean. Where
+    some columns of the missing record are `given`, the other record that is nearest in these is a guess as well.
+
+    >>> yes_or_no = Records(torch.tensor([[1.0]] * 9 + [[0.0]]), torch.zeros(10))
+    >>> guesses_from_others(yes_or_no, [Criterion(threshold=0.1)])[0].value
+    0.9
+    """
+    count, width = len(data), data.flat.shape[-1]
+    most = min(count, _GUESSED, max(2, int((_PAIRS / width) ** 0.5)))
+    chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].sort().values
+    asked, flat = data[chosen], data.flat.double()
+    means = (flat.sum(0) - asked.flat.double()) / (count - 1)
+    own = torch.eye(len(asked), dtype=torch.bool, device=flat.device)
+    spread = flat.std(0, correction=0).clamp(min=1e-300)
+    distance = torch.cdist(means / spread, asked.flat.double() / spread).masked_fill(own, torch.inf)
+    shared = {"the record nearest to the others' mean": asked[distance.argmin(1)]}
+    if given is not None:
+        apart = torch.stack([part(asked[:, None], asked[None]) for part in given.parts]).sum(0)
+        shared["the record nearest in the given columns"] = asked[apart.masked_fill(own, torch.inf).argmin(1)]
+    share = "all" if len(asked) == count else f"{len(asked)} of the"
+    found = []
+    for criterion in criteria:
+        each = replace(criterion, reduction=Reduction.EACH)
+        alike = _meets(each, asked)  # (asked, guessed)
+        common = asked[(alike.sum(0) - alike.int()).masked_fill(own, -1).argmax(1)]
+        mean = replace(common, features=means.view_as(asked.features).to(asked.features.dtype))
+        guesses = {"the commonest other record": common, "the others' mean": mean, **shared}
+        rates = {
+            name: float(each.compare(asked[:, None], guess[:, None]).succeeded.double().mean())
+            for name, guess in guesses.items()
+        }
+        best = max(rates, key=rates.__getitem__)
+        note = f"measured on {share} {count} records: {best}, from the known records alone"
+        found.append(Baseline(rates[best], rates[best], note))
+    return found
+
+
+def _meets(criterion: Criterion, records: Records) -> Tensor:
+    """Which record (column) would be a right guess for which (row)."""
+    rows = max(1, NUMBERS_AT_ONCE // (len(records) * records.flat.shape[-1]))
+    starts = range(0, len(records), rows)
+    return torch.cat([criterion.meets(records[start : start + rows], records) for start in starts])

@@ -120,12 +120,10 @@ def _class_weights(model: Any) -> Any:
 def _logistic(model: Any, _total: float) -> GLM:
     one_of("solver", model.solver, _LOGISTIC_SOLVERS)
     searched = isinstance(model, linear.LogisticRegressionCV)
-    inverse = _only("C_", model.C_) if searched else float(model.C)
+    inverse = _first(model.C_ if searched else model.C)
     strength = 0.0 if np.isinf(inverse) else 1 / inverse
     penalty = getattr(model, "penalty", "deprecated")
-    ratio = model.l1_ratio_ if searched else model.l1_ratio
-    ratio = 0.0 if ratio is None or np.size(ratio) == 0 or ratio is False else ratio
-    ratio = 0.0 if np.ravel(ratio)[0] is None else _only("l1_ratio_", ratio)
+    ratio = _first(model.l1_ratio_ if searched else model.l1_ratio)
     ratio = {"l1": 1.0, "l2": 0.0, None: 0.0}.get(penalty, ratio)
     if penalty is None:
         strength = 0.0
@@ -151,16 +149,10 @@ def _logistic(model: Any, _total: float) -> GLM:
     )
 
 
-def _only(name: str, values: Any) -> float:
-    distinct = np.unique(np.ravel(np.asarray(values, dtype=np.float64)))
-    if len(distinct) != 1:
-        raise InputError(
-            "The model has a penalty of its own for each output.",
-            needs="one penalty",
-            got=f"{name} = {', '.join(f'{value:g}' for value in distinct[:4])}",
-            hint="audit one output at a time",
-        )
-    return float(distinct[0])
+def _first(values: Any) -> float:
+    """A setting, or the first of those of several outputs, which are refused; 0 if there is none."""
+    found = np.ravel(values)
+    return float(found[0] or 0.0) if len(found) else 0.0
 
 
 def _least_squares(model: Any, total: float) -> GLM:
@@ -169,7 +161,7 @@ def _least_squares(model: Any, total: float) -> GLM:
     if isinstance(model, linear.BayesianRidge):
         ridge = float(model.lambda_ / model.alpha_)
     elif isinstance(model, linear.Ridge | linear.RidgeCV):
-        ridge = _only("alpha", getattr(model, "alpha_", getattr(model, "alpha", None)))
+        ridge = _first(getattr(model, "alpha_", getattr(model, "alpha", None)))
     elif not isinstance(model, linear.LinearRegression):
         alpha = float(getattr(model, "alpha_", getattr(model, "alpha", None)))  # pyright: ignore[reportArgumentType]
         ratio = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0))
@@ -188,7 +180,7 @@ def _indicators(model: Any, _total: float) -> GLM:
     """RidgeClassifier: least squares on −1 and 1."""
     return GLM(
         Indicators(len(model.classes_)),
-        penalty=_only("alpha", getattr(model, "alpha_", getattr(model, "alpha", None))),
+        penalty=_first(getattr(model, "alpha_", getattr(model, "alpha", None))),
         fit_intercept=model.fit_intercept,
         class_weights=_class_weights(model),
     )

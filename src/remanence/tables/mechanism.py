@@ -58,11 +58,7 @@ class Fitting:
     def _read(self) -> tuple[tuple[str, bool, list], ...]:
         """Each part that belongs to the table: its path, whether it learned from the rows, what it gives away."""
         return tuple(
-            (
-                part.path,
-                _holds_numbers(part),
-                [plan for look in _LOOKS for plan in look(part)],
-            )
+            (part.path, _holds_numbers(part), [plan for look in _LOOKS for plan in look(part)])
             for part in self.whole.innermost()
             if part.path in self.belonging.confirmed
         )
@@ -92,13 +88,7 @@ class Fitting:
             raise InputError(
                 f"Nothing that {name} holds is known to reveal single rows.",
                 needs="stored rows or values, means, sums, counts, a linear model's equations, or decision trees",
-                got=name
-                + (f" with loss={model.loss!r}" if hasattr(model, "loss") else "")
-                + (
-                    ""
-                    if getattr(model, "fit_intercept", True)
-                    else " without an intercept: rows up to a factor"
-                ),
+                got=name + (f" with loss={model.loss!r}" if hasattr(model, "loss") else ""),
                 hint="in Python, wrap its training in remanence.looped() and attack it with retrain-and-compare; "
                 "knowing no attack does not prove that none exists",
             )

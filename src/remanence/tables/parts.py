@@ -27,7 +27,7 @@ from sklearn.ensemble import (
 from sklearn.feature_selection import RFE
 from sklearn.linear_model import RANSACRegressor
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import TargetEncoder
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._indexing import _get_column_indices
@@ -48,19 +48,18 @@ def arrays_in(held: Any, path: str = "model") -> Iterator[tuple[str, np.ndarray]
     >>> found["scaler.mean_"]
     array([2.])
     """
-    yield from _walk(held, path, {}, 0)
-
-
-def _walk(held: Any, path: str, seen: dict[int, Any], depth: int) -> Iterator[tuple[str, np.ndarray]]:
-    if held is None or isinstance(held, str | bytes | int | float | type) or depth > _DEEPEST:
-        return
-    if id(held) in seen:
-        return
-    seen[id(held)] = held  # kept, so that its id is not reused
-    if isinstance(held, np.ndarray) and not held.dtype.names:
-        yield path, held
-    for name, item in _inside(held):
-        yield from _walk(item, f"{path}{name}", seen, depth + 1)
+    seen: dict[int, Any] = {}  # by id; kept, so that no id is reused
+    left = [(path, held, 0)]
+    while left:
+        path, held, depth = left.pop()
+        if held is None or isinstance(held, str | bytes | int | float | type) or depth > _DEEPEST:
+            continue
+        if id(held) in seen:
+            continue
+        seen[id(held)] = held
+        if isinstance(held, np.ndarray) and not held.dtype.names:
+            yield path, held
+        left += [(f"{path}{name}", item, depth + 1) for name, item in reversed(_inside(held))]
 
 
 def _inside(held: Any) -> list[tuple[str, Any]]:
@@ -243,8 +242,6 @@ def _members_of(part: Part) -> list[Part] | None:
             for name, step, columns in estimator.transformers_
             if not is_a(step, str) or step == "passthrough"
         ]
-    if is_a(estimator, FeatureUnion):
-        return [part.member(name, step, labels) for name, step in estimator.transformer_list]
     if is_a(estimator, StackingClassifier, StackingRegressor, VotingClassifier, VotingRegressor):
         if getattr(estimator, "cv", None) == "prefit":
             return None  # their training data are unknown

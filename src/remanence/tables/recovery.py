@@ -14,9 +14,9 @@ import numpy as np
 from sklearn import impute, preprocessing
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
-from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.pipeline import Pipeline
 
-from remanence.tables.parts import Part, places_of, spared, transformed
+from remanence.tables.parts import Part, places_of, transformed
 from remanence.tables.rows import UNKNOWN, as_numbers, as_values, known, plain
 
 
@@ -126,24 +126,12 @@ def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.
     statistics: Any = step.statistics_
     kept = [place for place, fill in enumerate(statistics) if plain(fill) is not None]
     found = np.full(table.shape, UNKNOWN, dtype=object)
-    flags = (
-        {}
-        if step.indicator_ is None
-        else {int(c): len(kept) + i for i, c in enumerate(step.indicator_.features_)}
-    )
     for place, column in enumerate(kept):
-        if place >= after.shape[1]:
-            break
         fill, own = statistics[column], table[:, column]
         gaps = np.array([plain(value) is None for value in own])
         common = np.array([alike(value, fill) for value in own]) & ~gaps
         found[:, column] = after[:, place]
         filled = np.array([value is not UNKNOWN and alike(value, fill) for value in after[:, place]])
-        if column in flags and flags[column] < after.shape[1]:
-            said = as_numbers(after[:, flags[column]])
-            filled = np.where(np.isnan(said), filled, said > 0.5)
-            found[filled, column] = None
-            continue
         for row in np.flatnonzero(filled):
             if gaps.sum() - gaps[row] <= common.sum() - common[row]:
                 continue
@@ -181,7 +169,7 @@ def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clu
         if after is not None:
             found = Clue(fill(found.values, backwards(part.estimator, after, part.features)), found.labels)
         return found
-    slices = _slices(part.estimator, part.features) if after is not None else {}
+    slices = part.estimator.output_indices_ if isinstance(part.estimator, ColumnTransformer) else {}
     for member in members:
         own = slices.get(member.path.removeprefix(f"{part.path}."))
         behind = None if after is None or own is None else after[:, own]
@@ -210,17 +198,3 @@ def _through_steps(part: Part, after: np.ndarray | None, plans: dict[str, list])
             after, labels = clue.values, fill(labels, clue.labels)
     assert after is not None
     return Clue(after, labels)
-
-
-def _slices(estimator: Any, features: Any) -> dict[str, slice]:
-    """Which columns each member put out."""
-    if isinstance(estimator, ColumnTransformer):
-        return dict(estimator.output_indices_)
-    if isinstance(estimator, FeatureUnion):
-        widths = [
-            (name, step.transform(spared(step, features[:1])).shape[1])
-            for name, step in estimator.transformer_list
-        ]
-        ends = np.cumsum([width for _, width in widths]).tolist()
-        return {name: slice(end - width, end) for (name, width), end in zip(widths, ends, strict=True)}
-    return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -230,12 +230,8 @@ class Rows:
             "largest error of a column, in standard deviations",
             measure,
             lambda threshold: 2 * threshold,
-            parts=tuple(Error(column.name, _measure_of(column)) for column in chosen),
+            parts=tuple(Error(c.name, lambda t, g, c=c: c.errors(t.flat, g.flat)) for c in chosen),
         )
-
-
-def _measure_of(column: RowColumn) -> Callable[[Records, Records], Tensor]:
-    return lambda targets, guesses: column.errors(targets.flat, guesses.flat)
 
 
 def column_values(table: Any, place: int) -> np.ndarray:

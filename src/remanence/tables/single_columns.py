@@ -18,7 +18,7 @@ from remanence.results.verdict import Policy
 
 Json = dict[str, Any]
 
-_MAIN, _CONTROL = "column ", "control column "  # before a column's name, in the arrays of an audit
+MAIN, _CONTROL = "column ", "control column "  # before a column's name, in the arrays of an audit
 
 
 @final
@@ -122,7 +122,7 @@ class Columns(Finding):
     def contradictions(self, arrays: Mapping[str, Tensor], threshold: float) -> Iterator[str]:
         """The numbers that the counts hold and the arrays do not."""
         for part in self.parts:
-            for which, rate, prefix in (("main", part.main, _MAIN), ("control", part.control, _CONTROL)):
+            for which, rate, prefix in (("main", part.main, MAIN), ("control", part.control, _CONTROL)):
                 errors = arrays.get(prefix + part.name)
                 met = None if errors is None else (errors <= threshold)[:, None].to(torch.bool)
                 yield from rate_contradictions(f"{part.name}, {which}", rate.to_json(), met)
@@ -138,14 +138,9 @@ def part_numbers(
     """The errors of each column in a target and its guess, and in those of the control, `(trials,)` each, by name."""
     found = {}
     for part in parts:
-        found[_MAIN + part.name] = part(*main)[:, 0]
+        found[MAIN + part.name] = part(*main)[:, 0]
         found[_CONTROL + part.name] = part(*control)[:, 0]
     return found
-
-
-def part_errors(name: str, arrays: Mapping[str, Tensor]) -> Tensor:
-    """The errors of one column among the arrays of an audit."""
-    return arrays[_MAIN + name]
 
 
 def part_rates(
@@ -158,4 +153,4 @@ def part_rates(
         met = arrays[name] <= threshold
         return SuccessRate(int(met.sum()), met.numel(), each)
 
-    return tuple(PartRate(name, rate(_MAIN + name), rate(_CONTROL + name), g) for name, g in guesses.items())
+    return tuple(PartRate(name, rate(MAIN + name), rate(_CONTROL + name), g) for name, g in guesses.items())

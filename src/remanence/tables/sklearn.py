@@ -16,6 +16,7 @@ from remanence.core.errors import Criterion, label_error, relative_error
 from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Given
 from remanence.core.priors import FinitePrior
+from remanence.core.records import Records
 from remanence.core.releases import FittedObject
 from remanence.game import Game
 from remanence.results.caveats import Caveat
@@ -38,8 +39,6 @@ from remanence.tables.parts import (
     spared,
 )
 from remanence.tables.rows import RowColumn, Rows, classes_of, numbers
-
-_ROWS_AT_ONCE = 2**14  # of a table that may be too large for a copy
 
 
 def table_game(
@@ -76,7 +75,7 @@ def table_game(
     if weights is not None:
         data = replace(data, weights=torch.from_numpy(weights))
     caveats = (
-        *duplicates(data.flat.numpy(), np.zeros(len(data))),
+        *_duplicates(data),
         *([replace(COLUMNS_NOT_READ, seen=f"Not read: {', '.join(unread)}.")] if unread else []),
     )
     release = FittedObject({"numbers": torch.from_numpy(numbers_in(estimator))[None]})
@@ -133,24 +132,11 @@ def _require_transformable(estimator: Any, table: Any) -> None:
         )
 
 
-def duplicates(matrix: np.ndarray, labels: np.ndarray) -> tuple[Caveat, ...]:
-    """The caveat about rows that have a twin, if there are any."""
-    # Equal rows have equal random projections; sorting numbers is faster than sorting rows.
-    *weights, weight = np.random.default_rng(0).normal(size=matrix.shape[1] + 1)
-    keys = np.empty(len(matrix))
-    for start in range(0, len(matrix), _ROWS_AT_ONCE):
-        some = slice(start, start + _ROWS_AT_ONCE)
-        keys[some] = (np.ascontiguousarray(matrix[some]) * weights).sum(1) + labels[some] * weight
-    _, counts = np.unique(keys, return_counts=True)
-    repeated = int(counts[counts > 1].sum())
-    if not repeated:
-        return ()
-    return (
-        replace(
-            DUPLICATE_RECORDS,
-            means=f"{repeated} of {len(matrix)} records have a twin. {DUPLICATE_RECORDS.means}",
-        ),
-    )
+def _duplicates(data: Records) -> list[Caveat]:
+    """The caveat about equal records, if there are any."""
+    repeated = data.repeated()
+    seen = f"{repeated} of the {len(data)} records equal an earlier one."
+    return [replace(DUPLICATE_RECORDS, seen=seen)] if repeated else []
 
 
 def shortlist_game(estimator: Any, table: Any, labels: Any, *, candidates: int = 10, seed: int = 0) -> Game:
@@ -194,8 +180,8 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     described = objective(estimator, labels, weights)
     mechanism, release = described.mechanism, described.release
     _require_equations(mechanism, estimator, matrix)
-    caveats = duplicates(matrix, described.labels)
     data = as_records(matrix, described.labels, weights)
+    caveats = tuple(_duplicates(data))
     mechanism.family.check(data.labels)
     mechanism.check_weights(data)
     table = features if hasattr(features, "columns") else matrix

@@ -1,13 +1,14 @@
 """Means, sums and counts that a fitted part publishes: x = n·mean − Σ known, over all rows or over a class.
 
-Found by looking: an array of the object that equals a mean or a sum of the part's own table is one.
+Found by looking: an array of the object that equals a mean or a sum of the part's own table is one. A sum is kept as
+the mean that it is n times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,21 +22,16 @@ _SAME_SINGLE = 2e-7  # in single precision
 
 @dataclass(frozen=True)
 class Published:
-    """Means or sums of the rows, of all or of each group: classes, or clusters that the object assigns."""
+    """Means of the rows, of all or of each group: classes, or clusters that the object assigns."""
 
-    kind: Literal["mean", "sum"]
-    values: np.ndarray  # (groups, columns), NaN in columns where it is neither
+    values: np.ndarray  # (groups, columns), NaN in columns where it is none
     classes: tuple[Any, ...] | None = None
     clusters: np.ndarray | None = None  # (rows,)
 
     def clue(self, part: Part) -> Clue:
-        """The published number minus the known rows; a gap if the difference is zero and other rows have gaps."""
+        """The published total minus the known rows; a gap if the mean does not change and other rows have gaps."""
         (rows, columns), groups = part.matrix.shape, self.groups(part)
-        present = ~np.isnan(part.matrix)
-        filled = np.where(present, part.matrix, 0.0)
-        assert part.times is not None
-        times = part.times[:, None]
-        sums, sizes = _sums(filled * times, present * times, groups, len(self.values))
+        present, filled, times, sums, sizes = _sums(part, groups, len(self.values))
         said = ~np.isnan(self.values[0])
         best, lacking, labels = np.full(rows, -1.0), np.full((rows, columns), np.nan), np.full(rows, -1)
         gap = np.zeros((rows, columns), dtype=bool)
@@ -44,9 +40,7 @@ class Published:
             others = sums[group] - filled * times * member
             count = sizes[group] - present * times * member
             with np.errstate(invalid="ignore", divide="ignore"):
-                expected = others / count if self.kind == "mean" else others
-            total = published * (count + times) if self.kind == "mean" else published
-            off = np.abs(published - expected) / (np.abs(filled).max(0) + 1e-300)
+                off = np.abs(published - others / count) / (np.abs(filled).max(0) + 1e-300)
             off[:, ~said] = 0.0
             off[np.isnan(off)] = np.inf  # no known row is in this group, so the missing row is
             if self.clusters is not None:  # the object says which group the row is in
@@ -54,7 +48,8 @@ class Published:
             score = off.max(1)
             better = score > best
             best, labels = np.where(better, score, best), np.where(better, group, labels)
-            own = np.divide(total - others, times, out=np.full_like(filled, np.nan), where=times > 0)
+            left = published * (count + times) - others
+            own = np.divide(left, times, out=np.full_like(filled, np.nan), where=times > 0)
             lacking = np.where(better[:, None], own, lacking)
             nothing = (off <= _SAME) & ~present.all(0) & said
             gap = np.where(better[:, None], nothing, gap)
@@ -73,13 +68,15 @@ class Published:
         return np.zeros(len(part.matrix), dtype=int) if self.classes is None else _codes(part, self.classes)
 
 
-def _sums(
-    filled: np.ndarray, present: np.ndarray, groups: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _sums(part: Part, groups: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
+    """Which cells are no gaps, the values with zeros in gaps, how often rows count; sums and sizes of each group."""
+    assert part.times is not None
+    present, times = ~np.isnan(part.matrix), part.times[:, None]
+    filled = np.where(present, part.matrix, 0.0)
     sums, sizes = np.zeros((2, count, filled.shape[1]))
-    np.add.at(sums, groups, filled)
-    np.add.at(sizes, groups, present)
-    return sums, sizes
+    np.add.at(sums, groups, filled * times)
+    np.add.at(sizes, groups, present * times)
+    return present, filled, times, sums, sizes
 
 
 def published(part: Part) -> list[Published]:
@@ -88,9 +85,6 @@ def published(part: Part) -> list[Published]:
     if matrix is None or not matrix.size or part.times is None:
         return []  # the missing row's own weight is unknown
     rows, columns = matrix.shape
-    present = ~np.isnan(matrix)
-    filled = np.where(present, matrix, 0.0)
-    scale = np.abs(filled).max(0) + 1e-300
     held = [values for _, values in arrays_in(part.estimator)]
     mixed: list[Any] = [getattr(part.estimator, name, None) for name in ("weights_", "means_")]
     if all(isinstance(each, np.ndarray) for each in mixed):  # a mixture's means, mixed, are the table's
@@ -103,10 +97,10 @@ def published(part: Part) -> list[Published]:
     ]
     found = []
     for classes, clusters in _groupings(part, rows):
-        of_groups = Published("mean", np.empty(0), classes, clusters)
+        of_groups = Published(np.empty(0), classes, clusters)
         groups = of_groups.groups(part)
-        times = part.times[:, None]
-        sums, sizes = _sums(filled * times, present * times, groups, int(groups.max()) + 1)
+        _, filled, _, sums, sizes = _sums(part, groups, int(groups.max()) + 1)
+        scale = np.abs(filled).max(0) + 1e-300
         with np.errstate(invalid="ignore", divide="ignore"):
             means = sums / sizes
         if np.isnan(means).any():
@@ -117,12 +111,10 @@ def published(part: Part) -> list[Published]:
             near = _SAME_SINGLE if single else _SAME
             mean = (np.abs(values - means) / scale <= near).all(0)
             total = (np.abs(values - sums) / scale <= near * rows).all(0) & (sizes.max() > 1)
-            kinds: list[tuple[Literal["mean", "sum"], np.ndarray]] = [("mean", mean), ("sum", total & ~mean)]
-            for kind, same in kinds:
+            for same, own in ((mean, values), (total & ~mean, values / sizes)):
                 # Many numbers match a constant column.
                 if (same & (np.ptp(filled, axis=0) > 0)).any():
-                    own = np.where(same, values, np.nan)
-                    found.append(replace(of_groups, kind=kind, values=own))
+                    found.append(replace(of_groups, values=np.where(same, own, np.nan)))
     return found
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import final
 
@@ -29,6 +28,7 @@ from remanence.scale.files import write_files
 from remanence.scale.reading import UnusableFileError, parse_json, read_bytes
 from remanence.scale.seeds import stream
 from remanence.texts.mechanism import LanguageModel
+from remanence.texts.probabilities import agree
 from remanence.texts.reading import read_texts
 from remanence.texts.tiny import SYLLABLES
 
@@ -66,9 +66,7 @@ class TextCanaries:
         seen: set[tuple[int, tuple[int, ...]]] = set()
         for record, secret in zip(self.records, read_texts(self.records, model), strict=True):
             alone = model.tokens(record["prefix"])
-            same = sum(
-                1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(alone, secret.prompt, strict=False))
-            )
+            same = agree(alone, secret.prompt)
             seen.add((len(alone) - same, secret.prompt[same:]))
         return len(seen)
 

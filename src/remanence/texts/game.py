@@ -23,7 +23,7 @@ from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
 from remanence.core.checks import exactly_one, whole
 from remanence.core.errors import Comparison, Criterion, Error
-from remanence.core.exceptions import IncompatibleGameError, InputError, MisfitError
+from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.priors import Uninformed
 from remanence.core.records import Records
 from remanence.protocol import AnyGame, Unit, Work
@@ -187,10 +187,6 @@ class Texts(AnyGame[FineTuning]):
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the secrets' tokens, and of the weights."""
-        return self._hashes
-
-    @cached_property
-    def _hashes(self) -> dict[str, str]:
         found = {"texts": _hash(self.secrets), "model": self.model.sha256}
         found |= {"unseen": _hash(self.unseen)} if self.unseen else {}
         found |= {"base": self.base.sha256} if self.base is not None else {}
@@ -215,12 +211,11 @@ class Texts(AnyGame[FineTuning]):
     def prepare(self, attack: Attack, draws: Draws, run: Run) -> TextAttack:
         """Nothing to prepare."""
         if not isinstance(attack, TextAttack):
-            raise IncompatibleGameError(
-                f"The attack {attack.info.name} cannot attack this game.",
-                needs="an attack that prompts language models",
-                got=attack.info.needs,
-                hint="sampling, greedy-decoding, top-k-sampling or near-verbatim",
+            needs, hint = (
+                "an attack that prompts language models",
+                "sampling, greedy-decoding or near-verbatim",
             )
+            raise attack.refusal(needs=needs, got=attack.info.needs, hint=hint)
         return attack
 
     def trials(self, prepared: TextAttack, draws: Draws, unit: Unit) -> Outcome:

@@ -153,12 +153,7 @@ class FineTuning(Mechanism[Completions]):
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> NoReturn:
         """Refuse: the model exists already and is not trained again."""
-        raise InputError(
-            "A language model is not trained here.",
-            needs="the model as it was fine-tuned",
-            got="a request to train it",
-            hint="audit_text(model, texts)",
-        )
+        raise NotImplementedError("a language model is not trained here")
 
     def settings(self) -> dict[str, Setting]:
         """Which models these are."""

@@ -150,7 +150,7 @@ def _batches(order: Sequence[int], lengths: Sequence[int], model: LanguageModel)
 def _read(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     texts = [secret.prompt + secret.tokens for secret in secrets]
     # Sorted texts share the common prefix of the first and the last. The token before a secret is read with it.
-    shared = min(_agree(texts[0], texts[-1]), min(len(secret.prompt) for secret in secrets) - 1)
+    shared = min(agree(texts[0], texts[-1]), min(len(secret.prompt) for secret in secrets) - 1)
     tails = [text[shared:-1] for text in texts]  # nothing follows the last token
     longest = max(map(len, tails))
     ids = _sent([tail + (0,) * (longest - len(tail)) for tail in tails], model.device)
@@ -175,7 +175,7 @@ def _sent(values: Sequence[Any], device: torch.device | str) -> Tensor:
     return found.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else found
 
 
-def _agree(first: Sequence[int], second: Sequence[int]) -> int:
+def agree(first: Sequence[int], second: Sequence[int]) -> int:
     """The length of the common prefix of two texts, in tokens."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -29,7 +29,7 @@ from remanence.core.releases import Release, Weights
 from remanence.tables.glm.model import GLM, balanced_weights, class_counts, in_standard_units
 
 _ROWS_SUMMED = 2**14  # records that are added up at once
-_NUMBERS_AT_ONCE = 2**19  # of the gradients that are solved for at once: some twenty tensors of this size
+NUMBERS_AT_ONCE = 2**19  # in the largest tensor of a chunk, of which an attack has some twenty
 _GRID = 256  # scales that are tried for each record without an intercept
 _BISECTIONS = 60
 _ROOTS = 3  # the equation has one or two in all cases seen
@@ -295,7 +295,7 @@ class ClosedForm(ExposesInParts[GLM], Attack[Weights]):
         for part in data.split(_ROWS_SUMMED):
             by_class = by_class + _by_class(mechanism, own(part), part.labels.long())
         each = mechanism.family.outputs * (1 + data.flat.shape[-1])
-        rows = max(1, _NUMBERS_AT_ONCE // (each if mechanism.fit_intercept else each * _GRID))
+        rows = max(1, NUMBERS_AT_ONCE // (each if mechanism.fit_intercept else each * _GRID))
 
         def find(places: Tensor) -> Reconstruction:
             found = []
