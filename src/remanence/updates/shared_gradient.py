@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Protocol, final
@@ -244,6 +244,9 @@ class Reader(ABC):
     many: ClassVar[str]  # what its records are called
     counts: ClassVar[str] = "Records count only if the whole update can be recomputed from them."
     counts_records: ClassVar[bool] = False  # whether records are proven one by one, so that each is a trial
+    slots: ClassVar[int] = (
+        64  # records that are returned at least, so that those of several units have one shape
+    )
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:  # noqa: B027  # only recomputation decides
         """Raise `MisfitError` if an update was not made from these weights."""
@@ -253,17 +256,56 @@ class Reader(ABC):
         """Caveats that could explain a missing proof."""
 
     @abstractmethod
-    def proofs(
-        self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
-    ) -> Sequence[Proven]:
-        """Proofs of the proposed records; without `claims` nothing is proven."""
-
-    @abstractmethod
     def check(self, training: LocalTraining, shape: tuple[int, ...]) -> None:
         """Raise `InputError` if nothing can be read off updates that were trained like this, of inputs of a shape."""
 
     @abstractmethod
+    def propose(
+        self, one: Mapping[str, Tensor], mechanism: SharedGradient, *, seed: int, longest: int
+    ) -> tuple[Records, dict[str, int]]:
+        """The records that the stages propose for one update, and numbers; `longest` is the most tokens of a text."""
+
+    @abstractmethod
+    def prove(self, records: Records, one: Mapping[str, Tensor], sent: Sent, sign: int) -> Proven:
+        """The proof of proposed records; with a `sign` of −1 the update goes against the gradient."""
+
     def reconstruct(
         self, release: Gradient, mechanism: SharedGradient, *, seed: int, longest: int
     ) -> Reconstruction:
-        """The records that the stages propose for every update; `longest` is the most tokens of a text."""
+        """The proposals for every update; a label of NaN marks a slot without a record."""
+        found = [self.propose(one, mechanism, seed=seed, longest=longest) for one in each(release)]
+        slots = max(self.slots, *(len(records) for records, _ in found))
+
+        def stacked(parts: Iterable[Tensor], fill: float) -> Tensor:
+            return torch.stack([_filled(one, slots, fill) for one in parts])
+
+        features = stacked((one.features for one, _ in found), 0)
+        labels = stacked((one.labels.double() for one, _ in found), torch.nan)
+        shares = [one.weights for one, _ in found if one.weights is not None]
+        numbers = {name: torch.tensor([told[name] for _, told in found]) for name in found[0][1]}
+        return Reconstruction(
+            Records(features, labels, stacked(shares, 0) if shares else None), diagnostics=numbers
+        )
+
+    def proofs(
+        self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
+    ) -> list[Proven]:
+        """Proofs of the proposed records; without `claims` nothing is proven."""
+        signs = guess.diagnostics.get("sign", torch.ones(len(gradients)))
+        found = []
+        for index, one in enumerate(each(gradients)):
+            records = guess.records[index]
+            records = records[~records.labels.isnan() & claims]
+            found.append(self.prove(records, one, mechanism.sent, -1 if signs[index] < 0 else 1))
+        return found
+
+
+def each(gradients: Gradient) -> Iterator[Parameters]:
+    """One update after another."""
+    for index in range(len(gradients)):
+        yield {name: values[index] for name, values in gradients.tensors.items()}
+
+
+def _filled(values: Tensor, slots: int, fill: float) -> Tensor:
+    """As many rows as there are slots."""
+    return torch.cat([values, values.new_full((slots - len(values), *values.shape[1:]), fill)])

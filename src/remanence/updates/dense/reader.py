@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
-from remanence.core.attack import Reconstruction
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
@@ -40,7 +38,7 @@ from remanence.updates.dense.proofs import (
 from remanence.updates.dense.span_fit import fit_in_span
 from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 from remanence.updates.rounding import Rounding
-from remanence.updates.shared_gradient import Reader, Sent, SharedGradient
+from remanence.updates.shared_gradient import Reader, Sent, SharedGradient, each
 from remanence.updates.watching import logits_of, loss_of
 
 _STARTS = 2  # with a scale that is known, and with one that is not: what is found is found at once
@@ -198,9 +196,6 @@ def _whole_training(
     return Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
 
 
-_SLOTS = 64  # guesses that are returned at least, so that reconstructions of several units have one shape
-
-
 _COPIED = 2**24  # weights of a network that is copied in double precision
 
 
@@ -254,27 +249,22 @@ class DenseReader(Reader):
     counts: ClassVar[str] = ""
     counts_records: ClassVar[bool] = True
 
-    def _updates(self, gradients: Gradient) -> tuple[DenseHead, list[Layers]]:
-        """The dense layers, and each update of them."""
-        head = self.head.to(next(iter(gradients.tensors.values())).device)
-        return head, [_update(head, gradients, index) for index in range(len(gradients))]
-
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
         """Neurons balance, or the last layer's columns sum to zero."""
-        (head, updates), sent = self._updates(gradients), mechanism.sent
-        for number, one in enumerate(updates if sent.training.is_plain else ()):
-            fit = belonging(head, one, sent.rounding)
+        sent = mechanism.sent
+        for number, one in enumerate(each(gradients) if sent.training.is_plain else ()):
+            fit = belonging(self.head, self.head.layers_of(one), sent.rounding)
             if not fit.is_one_step:
                 raise misfit(fit, f"update {number}")
 
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
         """Caveats about what the network or the precision keeps from being tested or proven."""
-        (head, updates), sent = self._updates(gradients), mechanism.sent
+        head, sent = self.head, mechanism.sent
         may_tell = sent.can_be_judged and sent.training.is_plain and len(head.weights) > 1
         other = (
             may_tell
             and head.activation.is_kinked
-            and any(has_another_loss(head, one, sent.rounding) for one in updates)
+            and any(has_another_loss(head, head.layers_of(one), sent.rounding) for one in each(gradients))
         )
         where = (
             (UPDATE_UNTESTED, not head.activation.is_kinked),
@@ -284,28 +274,6 @@ class DenseReader(Reader):
             (UPDATE_OTHER_LOSS, other),
         )
         yield from (caveat for caveat, holds in where if holds)
-
-    def proofs(
-        self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
-    ) -> list[Proof]:
-        """By the whole update, by some of its neurons, or by rows alone."""
-        (head, updates), sent = self._updates(gradients), mechanism.sent
-        signs = guess.diagnostics.get("sign", torch.ones(len(updates)))
-        found = []
-        for index, one in enumerate(updates):
-            named = _proposal(guess.records[index])
-            if not claims:
-                found.append(verify(head, one, named[:0], rounding=sent.rounding))
-                continue
-            turned = replace(head, sign=-1 if signs[index] < 0 else 1)
-            known = sent.scale_is_known and turned.sign == 1
-            proof = prove(turned, one, named, sent.rounding, sent.training, scale_is_known=known)
-            if proof.explains_all and self.own is not None:
-                records = named.with_shares(proof.proposal.shares)[proof.proven]
-                if not self.own.agrees(records):  # the layers were misread
-                    proof = verify(head, one, named[:0], rounding=sent.rounding)
-            found.append(proof)
-        return found
 
     def check(self, training: LocalTraining, shape: tuple[int, ...]) -> None:
         """The head's inputs are records, and one step, or exclusive rows over several, reveals them."""
@@ -329,37 +297,30 @@ class DenseReader(Reader):
                 hint="audit an update of one step on the same batch",
             )
 
-    def reconstruct(
-        self, release: Gradient, mechanism: SharedGradient, *, seed: int, longest: int
-    ) -> Reconstruction:
-        """Samples with their shares; a sign of −1 where an update goes against the gradient."""
-        device = next(iter(release.tensors.values())).device
-        head = self.head.to(device).double(only_first=True)
-        updates = (_update(head, release, index) for index in range(len(release)))
-        found = [read_dense(head, one, mechanism.sent, seed=seed) for one in updates]
-        slots = max([_SLOTS, *(len(one.named) for one in found)])
-        inputs = torch.stack([pad(one.named.inputs, (0, 0, 0, slots - len(one.named))) for one in found])
-        labels = torch.stack(
-            [pad(one.named.labels.double(), (0, slots - len(one.named)), value=torch.nan) for one in found]
-        )
-        shares = torch.stack([pad(one.named.shares, (0, slots - len(one.named))) for one in found])
-        records = Records(inputs.unflatten(-1, mechanism.example_shape), labels, shares)
-        numbers = {
-            "proposed": torch.tensor([len(one.named) for one in found]),
-            "sign": torch.tensor([one.sign for one in found]),
-        }
-        return Reconstruction(records, diagnostics=numbers)
+    def propose(
+        self, one: Mapping[str, Tensor], mechanism: SharedGradient, *, seed: int, longest: int
+    ) -> tuple[Records, dict[str, int]]:
+        """Samples with their shares; a sign of −1 where the update goes against the gradient."""
+        head = self.head.to(next(iter(one.values())).device).double(only_first=True)
+        found = read_dense(head, head.layers_of(one), mechanism.sent, seed=seed)
+        inputs, labels, shares = vars(found.named).values()
+        records = Records(inputs.unflatten(-1, mechanism.example_shape), labels.double(), shares)
+        return records, {"proposed": len(records), "sign": found.sign}
 
-
-def _update(head: DenseHead, gradients: Gradient, index: int) -> Layers:
-    return head.layers_of({name: values[index] for name, values in gradients.tensors.items()})
+    def prove(self, records: Records, one: Mapping[str, Tensor], sent: Sent, sign: int) -> Proof:
+        """By the whole update, by some of its neurons, or by rows alone."""
+        head = replace(self.head.to(records.labels.device), sign=sign)
+        layers, named, known = head.layers_of(one), _proposal(records), sent.scale_is_known and sign == 1
+        proof = prove(head, layers, named, sent.rounding, sent.training, scale_is_known=known)
+        if proof.explains_all and self.own is not None:
+            proven = named.with_shares(proof.proposal.shares)[proof.proven]
+            if not self.own.agrees(proven):  # the layers were misread
+                return verify(head, layers, named[:0], rounding=sent.rounding)
+        return proof
 
 
 def _proposal(records: Records) -> Proposal:
     """The proposal for one update; without shares, all samples have the same."""
-    named = ~records.labels.isnan()
-    labels = records.labels[named].long()
-    shares = torch.full_like(labels, 1 / max(1, len(labels)), dtype=torch.float64)
-    if records.weights is not None:
-        shares = records.weights[named]
-    return Proposal(records.features[named].flatten(1).double(), labels, shares)
+    shares = torch.full_like(records.labels, 1 / max(1, len(records)), dtype=torch.float64)
+    shares = shares if records.weights is None else records.weights
+    return Proposal(records.features.flatten(1).double(), records.labels.long(), shares)

@@ -10,7 +10,6 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from remanence.core.attack import Reconstruction
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
@@ -27,7 +26,6 @@ _NO_BETTER = 0.1  # a patch known only to a tenth does not count as recovered
 _NOT_SOLVED = (
     0.01  # the same for single and double precision: a patch that is known no better is not solved for
 )
-_PICTURES = 16  # that are named at most
 _ENOUGH = 0.8  # unknown numbers for each number of the update, at most
 
 
@@ -127,30 +125,11 @@ class PatchReader(Reader):
 
     model: PatchModel
     many: ClassVar[str] = "pictures"
+    slots: ClassVar[int] = 16
 
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
         """Caveats about what the layer's gradient may leave open."""
         yield PATCHES_OPEN
-
-    def proofs(
-        self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
-    ) -> list[Pictures]:
-        """By the whole update."""
-        found, sent = [], mechanism.sent
-        signs = guess.diagnostics.get("sign", torch.ones(len(gradients)))
-        for index, (pictures, labels) in enumerate(
-            zip(guess.records.features, guess.records.labels, strict=True)
-        ):
-            named = ~labels.isnan() & claims
-            sign = -1 if signs[index] < 0 else 1
-            one = {name: sign * values[index] for name, values in gradients.tensors.items()}
-            found.append(self._verified(one, pictures[named].double(), labels[named].long(), sent))
-        return found
-
-    def _verified(self, one: dict[str, Tensor], pictures: Tensor, labels: Tensor, sent: Sent) -> Pictures:
-        return verify_pictures(
-            self.model, one, pictures, labels, rounding=sent.rounding, training=sent.training
-        )
 
     def check(self, training: LocalTraining, shape: tuple[int, ...]) -> None:
         """Steps of SGD, which adds gradients up."""
@@ -162,32 +141,32 @@ class PatchReader(Reader):
                 hint="audit the same batch with SGD",
             )
 
-    def reconstruct(
-        self, release: Gradient, mechanism: SharedGradient, *, seed: int, longest: int
-    ) -> Reconstruction:
-        """Pictures with their labels."""
-        model, sent = self.model, mechanism.sent
-        pictures = torch.zeros(len(release), _PICTURES, *model.shape, dtype=torch.float64)
-        labels = torch.full((len(release), _PICTURES), torch.nan, dtype=torch.float64)
-        ranks = torch.zeros(len(release), dtype=torch.int64)
-        signs = torch.ones(len(release), dtype=torch.int64)
-        for trial in range(len(release)):
-            for sign in (1,) if sent.sign_is_known else (1, -1):
-                gradient = {name: sign * values[trial].double() for name, values in release.tensors.items()}
-                found, named, rank = fit_patches(
-                    model,
-                    gradient,
-                    precision=coarsest([gradient], sent.rounding),
-                    seed=seed,
-                    along=None if sent.training.is_plain else sent.training.along,
-                    is_difference=sent.is_difference,
-                )
-                is_last = sent.sign_is_known or self._verified(gradient, found, named, sent).count > 0
-                if sign == 1 or is_last:
-                    count = min(_PICTURES, len(found))
-                    pictures[trial, :count], labels[trial, :count] = found[:count], named[:count].double()
-                    labels[trial, count:], ranks[trial], signs[trial] = torch.nan, rank, sign
-                if is_last:
-                    break
-        numbers = {"independent_patches": ranks, "sign": signs}
-        return Reconstruction(Records(pictures, labels), diagnostics=numbers)
+    def propose(
+        self, one: Mapping[str, Tensor], mechanism: SharedGradient, *, seed: int, longest: int
+    ) -> tuple[Records, dict[str, int]]:
+        """Pictures with their labels, in the sign in which they are proven."""
+        sent, first = mechanism.sent, None
+        for sign in (1,) if sent.sign_is_known else (1, -1):
+            gradient = {name: sign * value.double() for name, value in one.items()}
+            pictures, labels, rank = fit_patches(
+                self.model,
+                gradient,
+                precision=coarsest([gradient], sent.rounding),
+                seed=seed,
+                along=None if sent.training.is_plain else sent.training.along,
+                is_difference=sent.is_difference,
+            )
+            found = Records(pictures, labels), {"independent_patches": rank, "sign": sign}
+            first = first or found
+            if sent.sign_is_known or self.prove(found[0], one, sent, sign).count:
+                return found
+        assert first is not None
+        return first
+
+    def prove(self, records: Records, one: Mapping[str, Tensor], sent: Sent, sign: int) -> Pictures:
+        """By the whole update."""
+        turned = {name: sign * value for name, value in one.items()}
+        pictures, labels = records.features.double(), records.labels.long()
+        return verify_pictures(
+            self.model, turned, pictures, labels, rounding=sent.rounding, training=sent.training
+        )

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.core.attack import Reconstruction
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
@@ -24,7 +23,7 @@ from remanence.results.caveats import Caveat
 from remanence.updates.caveats import TEXTS_OPEN, UPDATE_CROWDED
 from remanence.updates.declared import LocalTraining
 from remanence.updates.rounding import Explained, Rounding, apart, coarsest, explained, rounded_again
-from remanence.updates.shared_gradient import ProvenTogether, Reader, SharedGradient
+from remanence.updates.shared_gradient import ProvenTogether, Reader, Sent, SharedGradient, each
 from remanence.updates.texts.model import TextModel
 from remanence.updates.texts.naming import name_sequences
 from remanence.updates.texts.shares import (
@@ -181,7 +180,6 @@ _LONGER = 16  # tokens that are added to texts at most
 _NEAR = 0.1  # the largest residual of an update for which that is tried
 _LARGE = 1e-3  # of the largest row of the output layer's gradient
 _LABELS = 4  # last tokens that are tried for each sequence
-_TEXTS = 64  # that are named at most
 _STEP = 1e-3  # of the weights' size, by which they are moved to see what moves with them
 
 
@@ -385,8 +383,7 @@ class TokenReader(Reader):
 
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
         """A caveat if the layers are too narrow to distinguish texts."""
-        for index in range(len(gradients)):
-            one = {name: values[index] for name, values in gradients.tensors.items()}
+        for index, one in enumerate(each(gradients)):
             text, precision = self.read_at(one, mechanism.sent.rounding)
             for layer, which in (("first", text.first), ("second", text.second)):
                 span = text.span(which, one, precision)
@@ -399,26 +396,6 @@ class TokenReader(Reader):
                     yield replace(UPDATE_CROWDED, seen=fills if span.outputs else none)
                     return
         yield TEXTS_OPEN
-
-    def proofs(
-        self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
-    ) -> list[Texts]:
-        """By the whole update, in either sign if none was declared: spans and proposals are the same."""
-        sent, found = mechanism.sent, []
-        for index, sequences in enumerate(guess.records.features):
-            named = [ids[ids >= 0] for ids in sequences if claims and (ids >= 0).any()]
-            tokens = int(guess.diagnostics["tokens_in_batch"][index])
-            best = None
-            for sign in (1,) if sent.sign_is_known else (1, -1):
-                one = {name: sign * values[index] for name, values in gradients.tensors.items()}
-                tried = verify_texts(self.model, one, named, rounding=sent.rounding, tokens=tokens)
-                if best is None or tried.explains_all:
-                    best = replace(tried, sign=sign)
-                if tried.explains_all:
-                    break
-            assert best is not None
-            found.append(best)
-        return found
 
     def check(self, training: LocalTraining, shape: tuple[int, ...]) -> None:
         """One step of SGD: between several the weights moved, and other optimisers leave no span."""
@@ -437,17 +414,25 @@ class TokenReader(Reader):
         told = layers if any(value.any() for value in layers.values()) else gradient
         return replace(self.model, is_difference=bool(rounding.tensors)), coarsest([told], rounding)
 
-    def reconstruct(
-        self, release: Gradient, mechanism: SharedGradient, *, seed: int, longest: int
-    ) -> Reconstruction:
+    def propose(
+        self, one: Mapping[str, Tensor], mechanism: SharedGradient, *, seed: int, longest: int
+    ) -> tuple[Records, dict[str, int]]:
         """Texts as ids; −1 fills the rest. The last token of a language model's texts is a label only."""
-        ids = torch.full((len(release), _TEXTS, longest), -1)
-        tokens = torch.zeros(len(release), dtype=torch.int64)
-        for trial in range(len(release)):
-            gradient = {name: values[trial] for name, values in release.tensors.items()}
-            text, precision = self.read_at(gradient, mechanism.sent.rounding)
-            found, tokens[trial] = name_sequences(text, gradient, precision=precision, longest=longest)
-            for slot, sequence in enumerate(found[:_TEXTS]):
-                ids[trial, slot, : len(sequence)] = sequence
-        unnamed = torch.full(ids.shape[:2], torch.nan, dtype=torch.float64)
-        return Reconstruction(Records(ids, unnamed), diagnostics={"tokens_in_batch": tokens})
+        text, precision = self.read_at(one, mechanism.sent.rounding)
+        found, tokens = name_sequences(text, one, precision=precision, longest=longest)
+        ids = torch.full((len(found[: self.slots]), longest), -1)
+        for row, sequence in zip(ids, found, strict=False):
+            row[: len(sequence)] = sequence
+        return Records(ids, torch.zeros(len(ids))), {"tokens_in_batch": tokens}
+
+    def prove(self, records: Records, one: Mapping[str, Tensor], sent: Sent, sign: int) -> Texts:
+        """By the whole update, in either sign if none was declared: spans and proposals are the same."""
+        named, best = [ids[ids >= 0] for ids in records.features], None
+        for tried in (1,) if sent.sign_is_known else (1, -1):
+            turned = {name: tried * value for name, value in one.items()}
+            found = replace(verify_texts(self.model, turned, named, rounding=sent.rounding), sign=tried)
+            if found.explains_all:
+                return found
+            best = best or found
+        assert best is not None
+        return best
