@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.updates.declared import LocalTraining
-from remanence.updates.files import rounding_of_difference
+from remanence.updates.opening import rounding_of_difference
 from remanence.updates.patches.fit import fit_patches
 from remanence.updates.patches.model import patch_model
 from remanence.updates.patches.reader import Pictures, verify_pictures

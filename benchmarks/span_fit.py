@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.updates.declared import LocalTraining
-from remanence.updates.dense.candidates import Proposal
 from remanence.updates.dense.exposure import gradient_exposure
 from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.peeling import Proposal
 from remanence.updates.dense.proofs import Recomputed
 from remanence.updates.dense.reader import prove
 from remanence.updates.dense.span_fit import fit_in_span

@@ -31,7 +31,7 @@ from transformers import (  # pyright: ignore[reportMissingImports]
     LlamaForCausalLM,
 )
 
-from remanence.updates.files import rounding_of_difference
+from remanence.updates.opening import rounding_of_difference
 from remanence.updates.rounding import Rounding
 from remanence.updates.texts.model import TextModel, text_model
 from remanence.updates.texts.naming import name_sequences, tokens_in_batch

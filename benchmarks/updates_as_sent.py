@@ -23,9 +23,8 @@ from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import realised_noise
 from remanence.updates.dense.proofs import Proof
 from remanence.updates.dense.reader import DenseReader
-from remanence.updates.files import rounding_of
 from remanence.updates.inspection import Subject, read
-from remanence.updates.opening import Update, belongs, recognise
+from remanence.updates.opening import Update, belongs, recognise, rounding_of
 from remanence.updates.rounding import Rounding
 
 Tensors = dict[str, Tensor]

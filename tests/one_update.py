@@ -8,9 +8,9 @@ from torch.nn.functional import cross_entropy
 
 from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.belonging import Belonging, belonging
-from remanence.updates.dense.candidates import Proposal
 from remanence.updates.dense.coordinates import condensed
 from remanence.updates.dense.layers import decays, dense_head
+from remanence.updates.dense.peeling import Proposal
 from remanence.updates.dense.proofs import Proof, verify
 from remanence.updates.dense.reader import read_dense
 from remanence.updates.parts import working

@@ -24,7 +24,7 @@ from remanence.scale.journal import MANIFEST, DamagedUnitError, Journal, Plan, r
 from remanence.tables.reading import read_table
 from remanence.texts.canaries import TextCanaries
 from remanence.texts.reading import read_texts
-from remanence.updates.files import read_batch, read_tensors
+from remanence.updates.opening import read_batch, read_tensors
 from remanence_papers.views import load
 
 

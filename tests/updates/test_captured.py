@@ -383,7 +383,7 @@ def test_another_loss_is_named_and_not_called_another_network(folder, capsys, mo
 
 
 def test_buffers_of_a_network_are_no_unknown_tensors(tmp_path):
-    from remanence.updates.files import check_gradient
+    from remanence.updates.opening import check_gradient
 
     network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     recorded = {name: torch.ones_like(value) for name, value in network.state_dict().items()}

@@ -7,11 +7,10 @@ from torch.nn.functional import cross_entropy
 
 from one_update import read_update
 from remanence.updates.dense.belonging import belonging
-from remanence.updates.dense.candidates import Proposal, Remainder
 from remanence.updates.dense.coordinates import condensed
 from remanence.updates.dense.layers import dense_head
-from remanence.updates.dense.peeling import sharpened
-from remanence.updates.files import difference, rounding_of_difference
+from remanence.updates.dense.peeling import Proposal, Remainder, sharpened
+from remanence.updates.opening import difference, rounding_of_difference
 from remanence.updates.rounding import Rounding
 
 

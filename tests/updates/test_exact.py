@@ -6,10 +6,9 @@ from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
 from remanence import InputError, gradient_exposure
-from remanence.updates.dense import candidates
-from remanence.updates.dense.candidates import Remainder
+from remanence.updates.dense import peeling
 from remanence.updates.dense.layers import dense_head
-from remanence.updates.dense.peeling import reconstruct
+from remanence.updates.dense.peeling import Remainder, reconstruct
 
 SIZES = [(True, 1), (False, 1), (True, 3), (False, 2)]
 
@@ -195,8 +194,8 @@ def test_in_a_large_network_neurons_with_a_twin_give_the_same_batch(monkeypatch,
     head = dense_head(network)
     layers = layers_of(head, network, inputs, labels)
     every = reconstruct(head, layers, precision=2.2e-16)
-    monkeypatch.setattr(candidates, "_LARGE", 0)
-    tested = candidates.worth_testing(head, layers[0], layers[0][0].abs().amax(-1) > 0, 1e-6)
+    monkeypatch.setattr(peeling, "LARGE", 0)
+    tested = peeling.worth_testing(head, layers[0], layers[0][0].abs().amax(-1) > 0, 1e-6)
     assert 0 < tested.sum() < 100  # most neurons are shared, and are not looked at
     some = reconstruct(head, layers, precision=2.2e-16)
     assert len(some.records) == len(every.records) > 0

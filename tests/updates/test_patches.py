@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from remanence import InputError
 from remanence.cli.main import app
 from remanence.updates.declared import LocalTraining
-from remanence.updates.files import rounding_of_difference
+from remanence.updates.opening import rounding_of_difference
 from remanence.updates.patches.fit import fit_patches
 from remanence.updates.patches.model import patch_model
 from remanence.updates.patches.reader import verify_pictures

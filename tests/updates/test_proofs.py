@@ -13,9 +13,8 @@ from conftest import relu_network
 from one_update import read_update
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import belonging
-from remanence.updates.dense.candidates import Proposal
 from remanence.updates.dense.layers import dense_head
-from remanence.updates.dense.peeling import reconstruct
+from remanence.updates.dense.peeling import Proposal, reconstruct
 from remanence.updates.dense.proofs import verify, verify_rows
 from remanence.updates.dense.reader import Own
 from remanence.updates.inspection import open_update

@@ -11,11 +11,10 @@ from remanence.game import play
 from remanence.results.verdict import Policy
 from remanence.updates.captured import Captured
 from remanence.updates.declared import Declared, LocalTraining, Noise
-from remanence.updates.files import rounding_of_difference
 from remanence.updates.guard import reason_to_withhold
 from remanence.updates.inspection import Subject, inspect, open_update
 from remanence.updates.inspection import read as read_subject
-from remanence.updates.opening import Update, belongs, recognise
+from remanence.updates.opening import Update, belongs, recognise, rounding_of_difference
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import SharedGradient
 from remanence.updates.texts.model import Projections, text_model

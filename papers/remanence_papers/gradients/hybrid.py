@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remanence.scale.progress import track
-from remanence.updates.dense.candidates import Remainder
 from remanence.updates.dense.layers import DenseHead, dense_head
+from remanence.updates.dense.peeling import Remainder
 from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 
 Extractor = Callable[[Tensor], Tensor]  # pictures (n, channels, h, w) → features (n, numbers)

@@ -8,6 +8,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,58 +17,26 @@ from remanence.bounds import gaussian
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
-from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import Policy
+from remanence.updates import caveats
 from remanence.updates.captured import Captured
-from remanence.updates.caveats import (
-    NEAR_TWINS,
-    PATCHES_OPEN,
-    PATCHES_UNORDERED,
-    TEXTS_OPEN,
-    UPDATE_COARSE,
-    UPDATE_NOISED,
-    UPDATE_ONE_OUTPUT,
-    UPDATE_OTHER_LOSS,
-    UPDATE_SINGLE_LAYER,
-    UPDATE_UNTESTED,
-)
 from remanence.updates.declared import Declared
 from remanence.updates.dense.coordinates import condensed
 from remanence.updates.dense.exposure import head_exposure
 from remanence.updates.dense.layers import DenseHead, dense_head, head_inputs
 from remanence.updates.dense.reader import DenseReader, Own
 from remanence.updates.exact import Exact
-from remanence.updates.files import read_batch, read_tensors
 from remanence.updates.leak_map import leak_map
-from remanence.updates.opening import Update, belongs, opened, own_update, recognise
+from remanence.updates.opening import Update, belongs, opened, own_update, read_batch, read_tensors, recognise
 from remanence.updates.patches.reader import PatchReader
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Proven, Reader, Sent, SharedGradient
 
-
-def updates_of(entry: Evidence) -> list[dict[str, Any]]:
-    """The entries of audit.json about each update, from the proofs of an attack's records.
-
-    `proven` records; `different_records` behind the update, where that number is proven (records that are alike count
-    once: each twice would send the same).
-    """
-    arrays = entry.arrays
-    if "update" not in arrays:
-        return []
-    first = {update: place for place, update in reversed(list(enumerate(arrays["update"].tolist())))}
-    return [
-        {
-            "proven": int(arrays["proven"][place]),
-            "different_records": int(arrays["proven_batch_size"][place]) or None,
-        }
-        for _, place in sorted(first.items())
-    ]
-
-
 # Possible reasons why no record was proven; dropped if one is.
 _WHY_NOT = (
-    UPDATE_UNTESTED, UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_SINGLE_LAYER, UPDATE_ONE_OUTPUT, PATCHES_OPEN, TEXTS_OPEN,
+    caveats.UPDATE_UNTESTED, caveats.UPDATE_COARSE, caveats.UPDATE_OTHER_LOSS, caveats.UPDATE_SINGLE_LAYER,
+    caveats.UPDATE_ONE_OUTPUT, caveats.PATCHES_OPEN, caveats.TEXTS_OPEN,
 )  # fmt: skip
 _DOUBLE = 1e-10  # precisions below are double's
 _TURNED = "{} goes against the gradient, as new weights minus old ones do: its sign was flipped."
@@ -154,7 +123,7 @@ def inspect(
         game = Captured(
             *_released(one, longest),
             batch_size=one.declared.batch_size if one.batch is None else len(one.batch),
-            disturbed=UPDATE_NOISED if one.is_noised else None,
+            disturbed=caveats.UPDATE_NOISED if one.is_noised else None,
             bounds=() if noise is None else (gaussian(guess, noise_multiplier=noise.multiplier),),
         )
         attack = Exact(longest=longest)
@@ -177,15 +146,13 @@ def read(subject: Subject) -> list[Proven]:
 
 def _released(subject: Subject, longest: int) -> tuple[SharedGradient, Gradient]:
     """The mechanism with its reader, and its updates; dense layers are a network of their own."""
-    reader, updates, noise = subject.reader, subject.updates, subject.declared.noise
-    shape, each = (longest,), [update.gradient for update in updates]
+    reader, noise = subject.reader, subject.declared.noise
+    shape, each = (longest,), [update.gradient for update in subject.updates]
     if isinstance(reader, PatchReader):
         shape = reader.model.shape
     if isinstance(reader, DenseReader):
         head, each = _condensed(subject, reader.head)
-        own = None
-        if head.numbers is None:
-            own = Own.of(subject.model, head, subject.declared.input_shape)
+        own = None if head.numbers else Own.of(subject.model, head, subject.declared.input_shape)
         reader, shape = DenseReader(head, own), (head.weights[0].shape[1],)
     norm, multiplier = (None, 0.0) if noise is None else (noise.max_grad_norm, noise.multiplier)
     mechanism = SharedGradient(
@@ -214,28 +181,30 @@ def _condensed(subject: Subject, head: DenseHead) -> tuple[DenseHead, Sequence[M
 
 def _explained(subject: Subject, result: AuditResult) -> AuditResult:
     """The result with what is known of each layer and each update; it holds counts, and no record."""
-    reader, update, best = subject.reader, subject.updates[0], result.strongest
+    reader, best = subject.reader, result.strongest
     found: dict[str, Any] = {"notes": _notes(subject, best)}
     exposure = None
     if isinstance(reader, DenseReader):
         head, batch = reader.head, subject.batch
         if batch is not None and head.activation.is_relu and len(head.weights) > 1:
             exposure = head_exposure(head, head_inputs(subject.model, head, batch.features), batch.labels)
-        names = enumerate(reader.head.names)
+        names = enumerate(head.names)
         unexplained = {name: float(best.arrays[f"unexplained {index}"][0]) for index, name in names}
-        found["updates"] = updates_of(best)
-        found["notes"] += [_scope(reader.head), *[str(exposure)] * (exposure is not None)]
+        # Records that are alike count once: each twice would send the same.
+        counts, sizes = best.arrays["proven"], best.arrays["proven_batch_size"]
+        found["updates"] = [
+            {"proven": int(counts[place]), "different_records": int(sizes[place]) or None}
+            for place in np.unique(best.arrays["update"], return_index=True)[1]
+        ]
+        found["notes"] += [_scope(head), *[str(exposure)] * (exposure is not None)]
     else:
         left = float(best.arrays["unexplained"][0])
         unexplained = left if left < 1 else None
     if "tokens_in_batch" in best.arrays:
         found["tokens"] = {"number": int(best.arrays["tokens_in_batch"][0]), "certain": bool(best.proven)}
+    first, coarse = subject.updates[0].gradient, subject.rounding
     found["leak_map"] = leak_map(
-        subject.model,
-        update.gradient,
-        rounding=subject.rounding,
-        exposure=exposure,
-        unexplained=unexplained,
+        subject.model, first, rounding=coarse, exposure=exposure, unexplained=unexplained
     )
     evidence = tuple(_told(entry, subject) for entry in result.evidence)
     return replace(result, evidence=evidence, subject={**result.subject, **found})
@@ -243,14 +212,14 @@ def _explained(subject: Subject, result: AuditResult) -> AuditResult:
 
 def _told(entry: Evidence, subject: Subject) -> Evidence:
     """Evidence without the caveats that its proven records refute, and with those that they raise."""
-    refuted = {caveat.id for caveat in _WHY_NOT} if entry.proven else set()
-    raised: list[Caveat] = []
+    if not entry.proven:
+        return entry
+    kept = [caveat for caveat in entry.caveats if caveat.id not in {one.id for one in _WHY_NOT}]
     if isinstance(subject.reader, DenseReader):
-        raised = [NEAR_TWINS] * bool(entry.proven)
-    elif entry.proven and not bool(entry.arrays["is_ordered"].all()):
-        raised = [PATCHES_UNORDERED]
-    kept = (caveat for caveat in entry.caveats if caveat.id not in refuted)
-    return replace(entry, caveats=(*kept, *raised))
+        kept.append(caveats.NEAR_TWINS)
+    elif not bool(entry.arrays["is_ordered"].all()):
+        kept.append(caveats.PATCHES_UNORDERED)
+    return replace(entry, caveats=tuple(kept))
 
 
 def _notes(subject: Subject, best: Evidence) -> list[str]:

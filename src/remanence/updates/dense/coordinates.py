@@ -17,8 +17,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from remanence.updates.dense.candidates import tolerance_of, twins
 from remanence.updates.dense.layers import DenseHead
+from remanence.updates.dense.peeling import tolerance_of, twins
 from remanence.updates.parts import row_slices, rows_times
 from remanence.updates.rounding import Rounding
 from remanence.updates.span import sketched, span_of_sketch

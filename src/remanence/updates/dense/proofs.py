@@ -52,8 +52,8 @@ from torch.nn.functional import one_hot
 
 from remanence.updates.declared import LocalTraining, Weights
 from remanence.updates.dense.belonging import balanced
-from remanence.updates.dense.candidates import Proposal, residual_size, residuals
 from remanence.updates.dense.layers import DenseHead, Layer, has_one_logit, mirrored, product
+from remanence.updates.dense.peeling import Proposal, residual_size, residuals
 from remanence.updates.parts import backwards, forwards, norm, working
 from remanence.updates.rounding import Explained, Rounding, apart, explained, rounded_again
 

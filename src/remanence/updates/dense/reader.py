@@ -14,18 +14,11 @@ from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
 from remanence.results.caveats import Caveat
-from remanence.updates.caveats import (
-    UPDATE_COARSE,
-    UPDATE_ONE_OUTPUT,
-    UPDATE_OTHER_LOSS,
-    UPDATE_SINGLE_LAYER,
-    UPDATE_UNTESTED,
-)
+from remanence.updates import caveats
 from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.belonging import belonging, has_another_loss, misfit
-from remanence.updates.dense.candidates import Proposal, Remainder
 from remanence.updates.dense.layers import LARGE, DenseHead, Layer, Layers, has_one_logit
-from remanence.updates.dense.peeling import parallel_rows, reconstruct_at_any_scale
+from remanence.updates.dense.peeling import Proposal, Remainder, parallel_rows, reconstruct_at_any_scale
 from remanence.updates.dense.proofs import (
     Proof,
     Recomputed,
@@ -260,18 +253,17 @@ class DenseReader(Reader):
     def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
         """Caveats about what the network or the precision keeps from being tested or proven."""
         head, sent = self.head, mechanism.sent
-        may_tell = sent.can_be_judged and sent.training.is_plain and len(head.weights) > 1
-        other = (
-            may_tell
-            and head.activation.is_kinked
-            and any(has_another_loss(head, head.layers_of(one), sent.rounding) for one in each(gradients))
-        )
+        is_tested = head.activation.is_kinked and len(head.weights) > 1
+        other = (has_another_loss(head, head.layers_of(one), sent.rounding) for one in each(gradients))
         where = (
-            (UPDATE_UNTESTED, not head.activation.is_kinked),
-            (UPDATE_SINGLE_LAYER, len(head.weights) == 1),
-            (UPDATE_ONE_OUTPUT, has_one_logit(head)),
-            (UPDATE_COARSE, sent.rounding.is_coarse),
-            (UPDATE_OTHER_LOSS, other),
+            (caveats.UPDATE_UNTESTED, not head.activation.is_kinked),
+            (caveats.UPDATE_SINGLE_LAYER, len(head.weights) == 1),
+            (caveats.UPDATE_ONE_OUTPUT, has_one_logit(head)),
+            (caveats.UPDATE_COARSE, sent.rounding.is_coarse),
+            (
+                caveats.UPDATE_OTHER_LOSS,
+                sent.can_be_judged and sent.training.is_plain and is_tested and any(other),
+            ),
         )
         yield from (caveat for caveat, holds in where if holds)
 

@@ -15,9 +15,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.updates.dense.candidates import Proposal, Remainder
 from remanence.updates.dense.layers import DenseHead, Layers, product
-from remanence.updates.dense.peeling import reconstruct, refined
+from remanence.updates.dense.peeling import Proposal, Remainder, reconstruct, refined
 from remanence.updates.equations import Equations, Solution, solved
 from remanence.updates.parts import working
 from remanence.updates.rounding import HALF

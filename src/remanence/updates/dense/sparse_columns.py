@@ -27,9 +27,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from remanence.updates.dense.candidates import Proposal, Remainder, fit_scales, tolerance_of
 from remanence.updates.dense.layers import DenseHead, Layer, Layers, product
-from remanence.updates.dense.peeling import reconstruct, reconstruct_at_any_scale
+from remanence.updates.dense.peeling import (
+    Proposal,
+    Remainder,
+    fit_scales,
+    reconstruct,
+    reconstruct_at_any_scale,
+    tolerance_of,
+)
 from remanence.updates.rounding import HALF
 from remanence.updates.span import Decomposed
 
