@@ -4,7 +4,7 @@ import copy
 from dataclasses import dataclass, replace
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.belonging import Belonging, belonging
@@ -52,11 +52,33 @@ def read_update(head, layers, rounding, *, training=None, scale_is_known=True) -
     return Reading(fit, proof, staged.sign, basis)
 
 
-def update(model, inputs, labels, factor=1.0, loss=cross_entropy):
-    """The gradient of a batch by name, times a factor."""
+def usual_loss(said, labels, **options):
+    """Cross-entropy; of one output, that of a sigmoid."""
+    if said.shape[-1] == 1:
+        return binary_cross_entropy_with_logits(said.flatten(), labels.to(said))
+    return cross_entropy(said, labels, **options)
+
+
+def update(model, inputs, labels, factor=1.0, loss=usual_loss, dtype=None, **options):
+    """The gradient of a batch by name, times a factor, and rounded to a format."""
     named = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    parts = torch.autograd.grad(loss(model(inputs), labels), list(named.values()))
-    return {name: factor * part for name, part in zip(named, parts, strict=True)}
+    parts = torch.autograd.grad(loss(model(inputs), labels, **options), list(named.values()))
+    return {name: (factor * part).to(dtype or part.dtype) for name, part in zip(named, parts, strict=True)}
+
+
+def trained(model, inputs, labels, training):
+    """The weights before and after steps of SGD on one batch; the model keeps those before."""
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    free = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    rate, decay = training.learning_rate, training.weight_decay
+    optimiser = torch.optim.SGD(free.values(), rate, training.momentum, weight_decay=decay)
+    for _ in range(training.steps):
+        for name, slope in update(model, inputs, labels).items():
+            free[name].grad = slope
+        optimiser.step()
+    after = {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(before)
+    return before, after
 
 
 def read(model, gradient, example=None, **options):
@@ -65,14 +87,6 @@ def read(model, gradient, example=None, **options):
     rounding = Rounding.of(value.dtype for value in gradient.values())
     layers = head.layers_of(gradient)
     return read_update(head, layers, rounding, **options)
-
-
-def found_all(reading, inputs, labels, off=1e-4):
-    """Whether every record is there once, with its label."""
-    claimed = reading.proof.proposal[reading.proof.proven]
-    apart = (claimed.inputs[:, None] - inputs.double()).norm(dim=-1) / inputs.double().norm(dim=-1)
-    right = (apart <= off) & (claimed.labels[:, None] == labels)
-    return right.sum(0).eq(1).all() and right.sum(1).eq(1).all()
 
 
 def foreign_update(kind, model, inputs, labels, *, off=0.01, **options):

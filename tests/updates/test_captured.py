@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from test_exact import batch, leak
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, one_hot
 
 from conftest import relu_network
+from one_update import update
 from remanence import AuditResult, Exact, InputError, Policy, SharedGradient, Verdict, play
 from remanence.cli.main import main
 from remanence.core.releases import Gradient
@@ -24,6 +25,7 @@ from remanence.updates.dense import reader as dense_reader
 from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import reconstruct_at_any_scale
 from remanence.updates.inspection import inspect, open_update, read
+from remanence.updates.watching import loss_of
 
 FACTORY = """
 import torch
@@ -47,12 +49,37 @@ def large():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(600, 1000), nn.ReLU(), nn.Linear(1000, 4000), nn.ReLU(), nn.Linear(4000, 7))
 
+class Squeezed(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).squeeze(-1)
+
+def one():
+    torch.manual_seed(0)
+    return Squeezed(nn.Linear(30, 64), nn.ReLU(), nn.Linear(64, 1))
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean(1)
+
+def probe():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(4, 2, 32, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    trunk = nn.Sequential(nn.Conv2d(1, 16, 4, stride=4), nn.Flatten(2), encoder, Mean())
+    return nn.Sequential(trunk.requires_grad_(False), nn.Linear(4, 10))
+
 def nothing():
     return 3
 
 def still():
     return dense().requires_grad_(False)
 """
+
+
+def made(name):
+    namespace = {}
+    exec(FACTORY, namespace)  # noqa: S102
+    return namespace[name]()
 
 
 @pytest.fixture
@@ -62,10 +89,8 @@ def folder(tmp_path, monkeypatch):
     inputs, labels = batch(6, 36, 7, 0)
     inputs = inputs.float().view(-1, 1, 6, 6)
     np.savez(tmp_path / "batch.npz", inputs=inputs.numpy(), labels=labels.numpy())
-    namespace = {}
-    exec(FACTORY, namespace)  # noqa: S102
     for name in ("dense", "conv"):
-        network = namespace[name]()
+        network = made(name)
         cross_entropy(network(inputs), labels).backward()
         save_file({n: p.grad for n, p in network.named_parameters()}, tmp_path / f"{name}.safetensors")
         torch.save({n: p.grad for n, p in network.named_parameters()}, tmp_path / f"{name}.pt")
@@ -166,6 +191,35 @@ def test_behind_convolutions_features_are_at_stake(folder, capsys, monkeypatch):
     code, out, _ = run(capsys, monkeypatch, "net.py:conv", *options)
     assert code == 1
     assert "64 features that enter 3" in out
+
+
+def test_a_probe_on_a_frozen_vision_transformer_is_read_by_its_features(folder, capsys, monkeypatch):
+    pictures, labels = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(2)
+    torch.save(update(made("probe").eval(), pictures, labels), "probe.pt")
+    asked = ("--gradient", "probe.pt", "--input-shape", "1,8,8", "--out", "out")
+    code, out, _ = run(capsys, monkeypatch, "net.py:probe", *asked)
+    assert code == 1
+    assert "2 of 2 records are proven" in " ".join(out.split())
+
+
+def test_the_command_reads_batches_and_updates_of_one_output(folder, capsys, monkeypatch):
+    model, inputs, labels = made("one"), batch(4, 30, 7, 0)[0].float(), torch.tensor([0, 1, 1, 0])
+    torch.save(update(model, inputs, labels, loss=loss_of), "update.pt")
+    torch.save(
+        update(model, inputs, 3 * labels, loss=lambda said, y: mse_loss(said, y.float())), "squares.pt"
+    )
+    for name, answers in (("own", labels), ("wrong", labels + 1)):
+        np.savez(f"{name}.npz", inputs=inputs.numpy(), labels=answers.numpy())
+    for given, code, told in (
+        (("--gradient", "update.pt"), 1, "4 of 4 records are proven"),
+        (("--batch", "own.npz"), 1, "4 of 4 records are proven"),
+        (("--batch", "wrong.npz"), 2, "labels from 0 to 1"),
+        (("--gradient", "squares.pt"), 3, "No record is proven"),
+    ):
+        found, out, err = run(capsys, monkeypatch, "net.py:one", *given, "--out", "out")
+        assert found == code, given
+        assert told in " ".join((out + err).split())
+    assert "update-one-output" in (folder / "out" / "audit.json").read_text()
 
 
 @pytest.mark.parametrize("change", [lambda value: value + 0.05, lambda value: value * 1.01])
@@ -282,9 +336,7 @@ def test_layers_that_are_kept_as_stored_are_attacked_like_others():
 
 @pytest.mark.parametrize("factor", [-0.1, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_large_update_is_attacked_once_and_its_control_once(folder, capsys, monkeypatch, factor):
-    namespace, tried = {}, []
-    exec(FACTORY, namespace)  # noqa: S102
-    network, (inputs, labels) = namespace["large"](), batch(5, 600, 7, 3)
+    network, (inputs, labels), tried = made("large"), batch(5, 600, 7, 3), []
     cross_entropy(network(inputs.float()), labels).backward()
     save_file({n: factor * p.grad for n, p in network.named_parameters()}, "large.safetensors")
 
@@ -315,13 +367,14 @@ def make():
 
 @pytest.mark.parametrize("as_update", [False, True])
 def test_an_update_of_a_transformer_is_read_for_its_texts(tmp_path, capsys, monkeypatch, as_update):
-    from test_update_texts import Tiny, texts, update
+    from test_update_texts import Tiny, texts
+    from test_update_texts import update as update_of_texts
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(TEXTS.format(folder=str(Path(__file__).parent)))
     model = Tiny()
     ids = texts(4)
-    gradient = update(model.eval(), ids)
+    gradient = update_of_texts(model.eval(), ids)
     if as_update:
         before = {name: value.clone() for name, value in model.state_dict().items()}
         save_file(before, "before.safetensors")
@@ -371,9 +424,7 @@ def test_outputs_in_a_dict_or_a_tuple_and_weights_that_are_no_parameters():
     lambda said, labels: binary_cross_entropy_with_logits(said, one_hot(labels, 7).float()),
 ])  # fmt: skip
 def test_another_loss_is_named_and_not_called_another_network(folder, capsys, monkeypatch, loss):
-    namespace = {}
-    exec(FACTORY, namespace)  # noqa: S102
-    network, held = namespace["dense"](), np.load(folder / "batch.npz")
+    network, held = made("dense"), np.load(folder / "batch.npz")
     loss(network(torch.tensor(held["inputs"])), torch.tensor(held["labels"])).backward()
     save_file({n: p.grad for n, p in network.named_parameters()}, folder / "other.safetensors")
     arguments = ("net.py:dense", "--gradient", "other.safetensors", "--input-shape", "1,6,6", "--out", "out")

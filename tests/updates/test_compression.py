@@ -6,8 +6,10 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from test_batches import batch, network
 from test_captured import folder, run  # noqa: F401
 
+from one_update import update
 from remanence import Policy
 from remanence.core.exceptions import MisfitError
 from remanence.updates.declared import Declared
@@ -41,18 +43,14 @@ def records(kind, count, numbers):
     return (torch.rand(count, numbers) < 0.3).float() if kind == "binary" else torch.randn(count, numbers)
 
 
-def dense_update(kind, seed=0, count=4, numbers=40, width=60, classes=5):
-    torch.manual_seed(seed)
-    network = torch.nn.Sequential(
-        torch.nn.Linear(numbers, width), torch.nn.ReLU(), torch.nn.Linear(width, classes)
-    )
-    inputs, labels = records(kind, count, numbers), torch.randint(classes, (count,))
-    torch.nn.functional.cross_entropy(network(inputs), labels).backward()
-    return network, inputs, {name: p.grad for name, p in network.named_parameters()}
+def dense_update(kind, seed=0, count=4, width=60):
+    model = network(40, width, 5, seed=seed)
+    inputs, labels = records(kind, count, 40), torch.randint(5, (count,))
+    return model, update(model, inputs, labels)
 
 
-def opened(network, update):
-    return open_update(network, update, Declared())
+def opened(model, sent):
+    return open_update(model, sent, Declared())
 
 
 def claimed(subject):
@@ -63,36 +61,36 @@ def claimed(subject):
 @pytest.mark.parametrize("width", [32, 200])
 def test_an_update_that_was_compressed_is_refused(name, width):
     for seed in range(3):
-        network, _, update = dense_update("normal", seed, count=2, width=width)
+        model, sent = dense_update("normal", seed, count=2, width=width)
         with pytest.raises(MisfitError, match="balance"):
-            opened(network, {key: FILTERS[name](value) for key, value in update.items()})
+            opened(model, {key: FILTERS[name](value) for key, value in sent.items()})
 
 
 @pytest.mark.parametrize("kind", ["one-hot", "binary"])
 @pytest.mark.parametrize("foreign", ["columns", "network", "stale"])
 def test_updates_of_few_different_numbers_are_asked_whether_they_belong(kind, foreign):
     for seed in range(3):
-        network, _, update = dense_update(kind, seed)
-        assert claimed(opened(network, update)) > 0, "genuine"
+        model, sent = dense_update(kind, seed)
+        assert claimed(opened(model, sent)) > 0, "genuine"
         if foreign == "columns":
-            update["0.weight"] = update["0.weight"][:, torch.randperm(40)]
+            sent["0.weight"] = sent["0.weight"][:, torch.randperm(40)]
         elif foreign == "network":
-            update = dense_update(kind, seed + 10)[2]
+            sent = dense_update(kind, seed + 10)[1]
         else:
             with torch.no_grad():
-                for parameter in network.parameters():
+                for parameter in model.parameters():
                     parameter *= 1 + 0.1 * torch.randn_like(parameter)
         with pytest.raises(MisfitError):
-            opened(network, update)
+            opened(model, sent)
 
 
 @pytest.mark.parametrize("coarse", [torch.bfloat16, torch.float16])
 def test_numbers_that_were_rounded_before_they_were_stored_count_as_rounded(coarse):
-    network, _, update = dense_update("normal", 1, width=200)
-    subject = opened(network, {key: value.to(coarse).float() for key, value in update.items()})
+    model, sent = dense_update("normal", 1, width=200)
+    subject = opened(model, {key: value.to(coarse).float() for key, value in sent.items()})
     assert subject.rounding.is_coarse
-    assert claimed(subject) == claimed(opened(network, {k: v.to(coarse) for k, v in update.items()})) > 0
-    wide = opened(network, {key: value.double() for key, value in update.items()})
+    assert claimed(subject) == claimed(opened(model, {k: v.to(coarse) for k, v in sent.items()})) > 0
+    wide = opened(model, {key: value.double() for key, value in sent.items()})
     assert wide.rounding.relative == pytest.approx(1.2e-7, rel=0.1)
 
 
@@ -117,15 +115,12 @@ def test_declared_noise_is_measured_and_has_a_ceiling(folder, capsys, monkeypatc
     assert bound["success"] == pytest.approx(0.5 * math.erfc(-(-1.2815516 + 1 / 3) / 2**0.5), abs=1e-3)
 
 
-def test_the_noise_is_read_off_the_balance_of_the_neurons():
-    torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Linear(30, 500), torch.nn.ReLU(), torch.nn.Linear(500, 5))
-    inputs, labels = torch.randn(4, 30), torch.randint(5, (4,))
-    torch.nn.functional.cross_entropy(network(inputs), labels).backward()
-    named = {name: p.grad for name, p in network.named_parameters()}
-    head = dense_head(network)
-    assert realised_noise(head, head.layers_of(named))[0] < 1e-7
-    noisy = {name: value + 0.01 * torch.randn_like(value) for name, value in named.items()}
-    found, neurons = realised_noise(head, head.layers_of(noisy))
-    assert neurons == 500
-    assert found == pytest.approx(0.01, rel=5 / 1000**0.5)
+@pytest.mark.parametrize(("sizes", "deviation", "count"), [((30, 500, 5), 0.01, 500), ((64, 100), 0.25, 64)])
+def test_the_noise_is_read_off_the_balance_of_neurons_or_the_columns_sums(sizes, deviation, count):
+    model = network(*sizes)
+    sent, head = update(model, *batch(4, model)), dense_head(model)
+    assert realised_noise(head, head.layers_of(sent))[0] < 1e-7
+    noisy = {name: value + deviation * torch.randn_like(value) for name, value in sent.items()}
+    found, numbers = realised_noise(head, head.layers_of(noisy))
+    assert numbers == count
+    assert found == pytest.approx(deviation, rel=5 / (2 * count) ** 0.5)

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
+from one_update import update
 from remanence import InputError, gradient_exposure
 from remanence.updates.dense import peeling
 from remanence.updates.dense.layers import dense_head
@@ -24,15 +24,12 @@ def batch(count, features, classes, seed):
 
 def leak(network, inputs, labels):
     """The gradient as the network itself computes it, with a dimension for trials."""
-    dtype = next(network.parameters()).dtype
-    loss = cross_entropy(network(inputs.to(dtype)), labels)
-    gradients = torch.autograd.grad(loss, list(network.parameters()))
-    names = [name for name, _ in network.named_parameters()]
-    return dict(zip(names, [gradient[None] for gradient in gradients], strict=True))
+    sent = update(network, inputs.to(next(network.parameters())), labels)
+    return {name: value[None] for name, value in sent.items()}
 
 
 def layers_of(head, network, inputs, labels):
-    return head.layers_of({name: value[0] for name, value in leak(network, inputs, labels).items()})
+    return head.layers_of(update(network, inputs.to(next(network.parameters())), labels))
 
 
 def attack(network, inputs, labels, **options) -> Remainder:
@@ -55,9 +52,10 @@ def met(found: Remainder, inputs, labels, tolerance=1e-3):
 @pytest.mark.parametrize(("bias", "depth"), SIZES)
 def test_exactly_the_exposed_samples_come_back_at_first_sight(bias, depth, dtype):
     exposed = 0
-    for seed in range(8):
-        network = relu_network(40, *[150] * depth, 7, bias=bias, dtype=dtype, seed=seed)
-        inputs, labels = batch(8, 40, 7, seed)
+    # Eight batches of which some samples are exposed, and a crowd, whose shared neurons pass for no sample.
+    for seed, count, width in [*((seed, 8, 150) for seed in range(8)), (0, 40, 400)]:
+        network = relu_network(40, *[width] * depth, 7, bias=bias, dtype=dtype, seed=seed)
+        inputs, labels = batch(count, 40, 7, seed)
         inputs = inputs.to(dtype).double()
         exposure = gradient_exposure(network, inputs.to(dtype), labels)
         found = attack(network, inputs, labels, peel=False)
@@ -66,8 +64,8 @@ def test_exactly_the_exposed_samples_come_back_at_first_sight(bias, depth, dtype
         assert torch.equal(back, exposure.exposed)
         exposed += int(exposure.exposed.sum())
         if back.any():
-            assert found.records.batch_size == 8
-    assert 8 <= exposed < 64, "the problem must be neither empty nor trivial"
+            assert found.records.batch_size == count
+    assert 8 <= exposed < 104, "the problem must be neither empty nor trivial"
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -116,26 +114,15 @@ def test_what_is_left_unexplained_is_the_gradient_of_the_others():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("bias", "classes"), [(True, 2), (True, 3), (False, 3), (False, 4)])
 def test_few_classes_bring_no_false_samples(bias, classes, dtype):
-    back = torch.zeros(0, dtype=torch.bool)
+    back = []
     for seed in range(10):
         network = relu_network(40, 200, classes, bias=bias, dtype=dtype, seed=seed)
         inputs, labels = batch(8, 40, classes, seed)
         inputs = inputs.to(dtype).double()
         came_back, false = met(attack(network, inputs, labels), inputs, labels)
         assert false == 0
-        back = torch.cat([back, came_back])
-    assert back.float().mean() > 0.5
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_shared_neurons_are_never_taken_for_samples(dtype):
-    for seed in range(5):
-        network = relu_network(40, 400, 10, dtype=dtype, seed=seed)
-        inputs, labels = batch(40, 40, 10, seed)
-        exposure = gradient_exposure(network, inputs.to(dtype), labels)
-        found = attack(network, inputs.to(dtype).double(), labels, peel=False)
-        assert len(found.records) <= int(exposure.exposed.sum())
-        assert met(found, inputs.to(dtype).double(), labels)[1] == 0
+        back.append(came_back)
+    assert torch.cat(back).float().mean() > 0.5
 
 
 def test_samples_that_the_network_is_sure_of_come_back_in_float32():

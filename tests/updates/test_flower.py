@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_exact import batch
-from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
+from one_update import trained
 from remanence.updates import flower
 from remanence.updates.declared import Declared, LocalTraining, Noise
 from remanence.updates.flower import passing, record_updates, withhold_exposed
@@ -38,17 +38,10 @@ class FakeMessage:
         return False
 
 
-def one_step(network, count, rate=0.1, seed=0, steps=1):
+def one_step(network, count, steps=1):
     """The network's state before and after a step on a batch, or several."""
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    inputs, labels = batch(count, 40, 7, seed)
-    for _ in range(steps):
-        network.zero_grad()
-        cross_entropy(network(inputs.to(next(network.parameters()).dtype)), labels).backward()
-        with torch.no_grad():
-            for parameter in network.parameters():
-                parameter -= rate * parameter.grad
-    return before, {name: value.clone() for name, value in network.state_dict().items()}
+    inputs, labels = batch(count, 40, 7, 0)
+    return trained(network, inputs.to(next(network.parameters())), labels, LocalTraining(steps, 0.1))
 
 
 ONE_STEP = Declared(LocalTraining(1, 0.1))
@@ -95,7 +88,6 @@ def test_only_what_was_read_whole_as_declared_passes(sent):
     make = lambda: relu_network(40, 24, 7)  # noqa: E731
     mod = withhold_exposed(make, ONE_STEP)
     assert sent(mod, before, crowd).state is crowd, "a step on eight hundred"
-    network.load_state_dict(before)
     _, several = one_step(network, 800, steps=5)
     assert "one step" in sent(mod, before, several), "five steps where one was declared"
     noisy = {name: value + 0.05 * torch.randn_like(value) for name, value in crowd.items()}

@@ -7,10 +7,9 @@ import pytest
 import torch
 from test_exact import batch, leak
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
-from one_update import read_update
+from one_update import read_update, trained, update
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import belonging
 from remanence.updates.dense.layers import dense_head
@@ -47,25 +46,6 @@ def subject(classes=10, width=400, count=8, seed=0):
     network = relu_network(40, width, classes, dtype=torch.float32, seed=seed)
     inputs, labels = batch(count, 40, classes, seed)
     return network, inputs.float(), labels
-
-
-def gradient_of(network, inputs, labels, **options):
-    loss = cross_entropy(network(inputs), labels, **options)
-    named = dict(network.named_parameters())
-    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
-
-
-def trained(network, inputs, labels, rate, steps):
-    """The weights before and after several steps on the same batch."""
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    for _ in range(steps):
-        step = gradient_of(network, inputs, labels)
-        with torch.no_grad():
-            for name, parameter in network.named_parameters():
-                parameter -= rate * step[name]
-    after = {name: value.clone() for name, value in network.state_dict().items()}
-    network.load_state_dict(before)
-    return before, after
 
 
 def as_update(before, after, rate):
@@ -107,7 +87,7 @@ def test_foreign_updates_claim_nothing_and_genuine_claims_are_right(seed):
 
 def test_the_balance_of_every_neuron_tells_what_an_update_is():
     network, inputs, labels = subject()
-    head, own = dense_head(network), gradient_of(network, inputs, labels)
+    head, own = dense_head(network), update(network, inputs, labels)
 
     def misfit(gradient):
         return belonging(head, head.layers_of(gradient), FLOAT32)
@@ -117,7 +97,7 @@ def test_the_balance_of_every_neuron_tells_what_an_update_is():
         "whatever the scale and the sign"
     )
     other = relu_network(40, 400, 10, dtype=torch.float32, seed=9)
-    assert not misfit(gradient_of(other, inputs, labels)).is_one_step
+    assert not misfit(update(other, inputs, labels)).is_one_step
     weights = dict(network.named_parameters())
     decayed = misfit({name: value + 1e-3 * weights[name].detach() for name, value in own.items()})
     assert decayed.is_one_step
@@ -149,19 +129,9 @@ def _moved(layer: nn.Module) -> None:
         parameter.data *= 1 + 1e-12 * torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
 
 
-@pytest.mark.parametrize("factor", [1.0, 0.0125, 0.3, -0.01])
-@pytest.mark.parametrize("classes", [2, 10])
-def test_clipping_a_learning_rate_and_a_sign_hide_nothing(classes, factor):
-    network, inputs, labels = subject(classes)
-    reading = read(network, {n: factor * g for n, g in gradient_of(network, inputs, labels).items()})
-    assert (reading.proof.count, right(reading, inputs, labels)) == (8, 8)
-    assert reading.proof.batch_size == 8, "all is explained, so that the number of records is proven"
-    assert reading.sign == (1 if factor > 0 else -1)
-
-
 def test_a_batch_size_is_not_invented_from_a_scale_that_nobody_knows():
     network, inputs, labels = subject(width=60, count=32)
-    gradient = {n: g / 40.3 for n, g in gradient_of(network, inputs, labels).items()}
+    gradient = {n: g / 40.3 for n, g in update(network, inputs, labels).items()}
     reading = read(network, gradient)
     assert 0 < reading.proof.count < 32, "the problem must leave some samples hidden"
     assert right(reading, inputs, labels) == reading.proof.count
@@ -173,15 +143,15 @@ def test_class_weights_weight_decay_dropout_and_smoothed_labels_hide_little():
     weights = {name: value.detach() for name, value in network.named_parameters()}
     torch.manual_seed(0)
     dropout = nn.Sequential(network[0], network[1], nn.Dropout(0.5), network[2]).train()
-    in_dropout = dict(zip(weights, gradient_of(dropout, inputs, labels).values(), strict=True))
-    updates = {
-        "class weights": (gradient_of(network, inputs, labels, weight=torch.linspace(1, 3, 10)), 8),
-        "decay": ({n: g + 1e-4 * weights[n] for n, g in gradient_of(network, inputs, labels).items()}, 8),
+    in_dropout = dict(zip(weights, update(dropout, inputs, labels).values(), strict=True))
+    sent = {
+        "class weights": (update(network, inputs, labels, weight=torch.linspace(1, 3, 10)), 8),
+        "decay": ({n: g + 1e-4 * weights[n] for n, g in update(network, inputs, labels).items()}, 8),
         "dropout": (in_dropout, 6),
-        "label smoothing": (gradient_of(network, inputs, labels, label_smoothing=0.1), 4),
+        "label smoothing": (update(network, inputs, labels, label_smoothing=0.1), 4),
     }
-    for name, (update, least) in updates.items():
-        reading = read(network, update)
+    for name, (one, least) in sent.items():
+        reading = read(network, one)
         assert reading.proof.count >= least, name
         assert right(reading, inputs, labels) == reading.proof.count, name
 
@@ -191,23 +161,22 @@ def test_several_local_steps_are_refused_until_they_are_declared_and_then_give_o
     rate, steps
 ):
     network, inputs, labels = subject()
-    update, rounding = as_update(*trained(network, inputs, labels, rate, steps), rate)
-    undeclared = read(network, update, rounding)
+    sent, rounding = as_update(*trained(network, inputs, labels, LocalTraining(steps, rate)), rate)
+    undeclared = read(network, sent, rounding)
     assert not undeclared.belonging.is_one_step
     assert undeclared.proof.count == 0
-    declared = read(network, update, rounding, training=LocalTraining(steps, rate))
+    declared = read(network, sent, rounding, training=LocalTraining(steps, rate))
     assert declared.proof.count >= 2
     assert right(declared, inputs, labels) == declared.proof.count
 
 
 def test_the_steps_are_made_again_to_prove_a_whole_batch():
     network, inputs, labels = subject(count=4, seed=3)
-    before, after = trained(network, inputs, labels, 0.01, 2)
-    update, rounding = as_update(before, after, 0.01)
-    reading = read(network, update, rounding, training=LocalTraining(2, 0.01))
+    sent, rounding = as_update(*trained(network, inputs, labels, LocalTraining(2, 0.01)), 0.01)
+    reading = read(network, sent, rounding, training=LocalTraining(2, 0.01))
     assert reading.proof.explains_all
     assert (reading.proof.batch_size, right(reading, inputs, labels)) == (4, 4)
-    wrong = read(network, update, rounding, training=LocalTraining(2, 0.03))
+    wrong = read(network, sent, rounding, training=LocalTraining(2, 0.03))
     assert not wrong.proof.explains_all, "other steps do not make this update"
 
 
@@ -226,7 +195,7 @@ def test_records_behind_one_layer_are_refined_to_the_precision_of_the_update():
 def test_a_record_that_was_not_in_the_batch_is_not_proven():
     network, inputs, labels = subject()
     head = dense_head(network)
-    layers = head.layers_of(gradient_of(network, inputs, labels))
+    layers = head.layers_of(update(network, inputs, labels))
     strangers, names = batch(8, 40, 10, 77)
     strangers[0], names[0] = inputs[0], labels[0]
     proof = verify(
@@ -241,7 +210,7 @@ def test_near_duplicates_do_not_halve_the_batch():
     torch.manual_seed(3)
     twins = inputs + 1e-2 * torch.randn_like(inputs)
     inputs, labels = torch.cat([inputs, twins]).float(), labels.repeat(2)
-    reading = read(network, gradient_of(network, inputs, labels))
+    reading = read(network, update(network, inputs, labels))
     assert reading.proof.batch_size in (None, 8)
     assert right(reading, inputs, labels) == reading.proof.count
 
@@ -249,9 +218,9 @@ def test_near_duplicates_do_not_halve_the_batch():
 def test_a_refinement_that_explains_no_more_is_thrown_away():
     # After two steps a fit to one step's gradient would move right inputs by several decibels.
     network, inputs, labels = subject()
-    update, _ = as_update(*trained(network, inputs, labels, 0.1, 2), 0.1)
+    sent, _ = as_update(*trained(network, inputs, labels, LocalTraining(2, 0.1)), 0.1)
     head = dense_head(network)
-    layers = head.layers_of(update)
+    layers = head.layers_of(sent)
     found = reconstruct(head, layers, precision=1e-4)
     kept = found.records.inputs
     off = torch.cdist(kept, inputs.double()).amin(1) / inputs.double().norm(dim=1).mean()
@@ -276,8 +245,7 @@ def test_a_record_without_a_trace_is_not_left_out_of_the_batch_size(dtype):
     inputs = inputs.float()
     inputs[0] *= 60
     labels[0] = network(inputs[:1]).argmax()
-    update = {name: value.to(dtype) for name, value in gradient_of(network, inputs, labels).items()}
-    reading = read(network, update, Rounding.of([dtype]))
+    reading = read(network, update(network, inputs, labels, dtype=dtype), Rounding.of([dtype]))
     assert (reading.proof.explains_all, reading.proof.count) == (True, 3)
     assert reading.proof.batch_size is None
 
@@ -298,8 +266,7 @@ def test_the_opposite_of_an_update_is_not_read_as_the_update_of_other_labels(cla
     network, inputs, labels = confident(classes, gain, dtype, seed)
     for count in (1, 2, 4):
         turned = {
-            name: -0.037 * value
-            for name, value in gradient_of(network, inputs[:count], labels[:count]).items()
+            name: -0.037 * value for name, value in update(network, inputs[:count], labels[:count]).items()
         }
         reading = read(network, turned, Rounding.of([dtype]))
         claimed = reading.proof.proposal[reading.proof.proven]
@@ -315,7 +282,7 @@ def test_a_label_is_left_open_where_the_opposite_of_the_update_has_another():
     with torch.no_grad():
         network[-1].bias[2] = -80.0  # a class that nothing speaks for
     inputs, labels = batch(1, 20, 2, 0)
-    own = gradient_of(network, inputs, labels)
+    own = update(network, inputs, labels)
     for factor, expected in ((1.0, int(labels)), (0.037, -1), (-0.037, -1)):
         proof = read(network, {name: factor * value for name, value in own.items()}, Rounding(2.2e-16)).proof
         assert proof.count == 1
@@ -328,7 +295,7 @@ def test_a_tenth_of_an_update_is_not_that_of_ten_times_as_many_records():
     sizes = set()
     for seed in range(12):
         inputs, labels = batch(4, 20, 3, seed)
-        tenth = {name: 0.1 * value for name, value in gradient_of(network, inputs, labels).items()}
+        tenth = {name: 0.1 * value for name, value in update(network, inputs, labels).items()}
         sizes.add(read(network, tenth, Rounding(2.2e-16)).proof.batch_size)
     assert sizes <= {None, 4}
 
@@ -337,7 +304,7 @@ def test_records_without_a_trace_in_half_precision_leave_the_size_of_the_batch_o
     for seed in range(6):
         network, _, _ = confident(3, 30, torch.float32, seed)
         inputs, labels = batch(6, 20, 3, seed)
-        own = gradient_of(network, inputs.float(), labels)
+        own = update(network, inputs.float(), labels)
         for factor in (1.0, 0.1, 0.037):
             sent = {name: (factor * value).half() for name, value in own.items()}
             assert read(network, sent, Rounding.of([torch.float16])).proof.batch_size in (None, 6)
@@ -352,8 +319,7 @@ def test_labels_that_were_mixed_are_left_open(classes, dtype):
         soft = torch.softmax(
             2 * torch.randn(len(inputs), classes, generator=torch.Generator().manual_seed(seed)), 1
         )
-        update = gradient_of(network, inputs.to(dtype), soft.to(dtype))
-        proof = read(network, update, Rounding.of([dtype])).proof
+        proof = read(network, update(network, inputs.to(dtype), soft.to(dtype)), Rounding.of([dtype])).proof
         claimed = proof.proposal[proof.proven]
         assert (claimed.labels == -1).all()
         assert not len(claimed) or torch.cdist(claimed.inputs, inputs).amin(1).max() < 1e-3
@@ -363,7 +329,7 @@ def test_rows_from_which_small_numbers_were_left_out_prove_no_record():
     network, double = relu_network(30, 90, 6, seed=1), Rounding(2.2e-16)
     inputs, labels = batch(3, 30, 6, 1)
     head = dense_head(network)
-    (weight, bias), last = head.layers_of(gradient_of(network, inputs, labels))
+    (weight, bias), last = head.layers_of(update(network, inputs, labels))
     on = network[:2](inputs) > 0
     alone = on & (on.sum(0) == 1)
     which = int(alone.sum(1).argmax())
@@ -384,14 +350,14 @@ def test_without_a_bias_three_classes_prove_no_input_whose_label_was_mixed(depth
     network = relu_network(16, *[40] * depth, 3, bias=False, dtype=torch.float64)
     (inputs, labels), double = batch(1, 16, 3, 0), Rounding(2.2e-16)
     mixed = 0.7 * nn.functional.one_hot(labels, 3) + 0.3 * torch.tensor([0.5, 0.3, 0.2])
-    assert read(network, gradient_of(network, inputs, mixed.double()), double).proof.count == 0
-    assert read(network, gradient_of(network, inputs, labels), double).proof.count == 1
+    assert read(network, update(network, inputs, mixed.double()), double).proof.count == 0
+    assert read(network, update(network, inputs, labels), double).proof.count == 1
 
 
 def test_a_batch_is_proven_by_the_client_s_own_module(monkeypatch):
     """Layers that were taken for what they are not prove nothing, whatever their formulas say."""
     network, inputs, labels = subject(count=4, seed=3)
-    opened = open_update(network, gradient_of(network, inputs, labels), Declared())
+    opened = open_update(network, update(network, inputs, labels), Declared())
     (proof,) = read_whole(opened)
     assert (proof.count, proof.batch_size) == (4, 4)
 
