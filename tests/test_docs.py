@@ -11,7 +11,7 @@ import pytest
 
 from conftest import ROOT, settings_arguments
 from remanence import SuccessRate
-from remanence.report.glossary import GLOSSARY
+from remanence.report.words import GLOSSARY
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PRINTED = "docs/evidence/", "docs/reproductions/"  # what commands of the repository printed, not commands

@@ -11,7 +11,7 @@ import typer
 
 from remanence.cli.main import app
 from remanence.core.doors import doors
-from remanence.report.glossary import GLOSSARY
+from remanence.report.words import GLOSSARY
 from remanence.results.caveats import Caveat
 
 DOCS = Path(__file__).parent.parent / "docs"

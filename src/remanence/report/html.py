@@ -16,7 +16,6 @@ from remanence.core.rates import SuccessRate
 from remanence.report import figures, words
 from remanence.report.dossier import RULES, criteria
 from remanence.report.frequencies import ceiling, thousandths, upwards
-from remanence.report.glossary import GLOSSARY
 from remanence.report.remedies import command, python, remedies
 from remanence.results.caveats import OPTIMISER_NOT_CONVERGED
 from remanence.results.evidence import Evidence
@@ -50,7 +49,7 @@ def report(result: AuditResult) -> str:
         remedies=remedies(result),
         command=command(result),
         python=python(result),
-        glossary={word: told for word, told in GLOSSARY.items() if relative or word != "relative"},
+        glossary={word: told for word, told in words.GLOSSARY.items() if relative or word != "relative"},
         style=style(),
     )
 
