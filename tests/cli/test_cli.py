@@ -316,15 +316,12 @@ def test_an_option_that_audit_has_is_no_old_spelling():
     assert "no target named" in str(found.exception)
 
 
-SHORTLIST = [
-    "audit", "diabetes-shortlist", "--attack", "retrain-and-compare", "--trials", "30", "--unit-trials", "4",
-    "--max-success", "0.4",
-]  # fmt: skip
+PLAYED = [*SHORTLIST, "--attack", "retrain-and-compare", "--trials", "30", "--unit-trials", "4"]
 
 
 def test_processes_give_the_same_audit_and_say_so(run, tmp_path):
     for name, options in {"here": [], "there": ["--executor", "processes", "--workers", "2"]}.items():
-        assert run(*SHORTLIST, "--out", name, *options)[0] == 1
+        assert run(*PLAYED, "--out", name, *options)[0] == 1
     here, there = (json.loads((tmp_path / name / "audit.json").read_text()) for name in ("here", "there"))
     environments = here.pop("environment"), there.pop("environment")
     assert here == there
@@ -333,7 +330,7 @@ def test_processes_give_the_same_audit_and_say_so(run, tmp_path):
 
 
 def test_status_is_readable_for_machines(run):
-    run(*SHORTLIST, "--out", "run")
+    run(*PLAYED, "--out", "run")
     code, out, _ = run("status", "run", "--json")
     found = json.loads(out)
     assert code == 0
@@ -348,11 +345,11 @@ def test_status_is_readable_for_machines(run):
 )
 def test_a_folder_from_somebody_else_runs_no_code_that_it_names(run, tmp_path, options):
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
-    run(*SHORTLIST, "--out", "run")
+    run(*PLAYED, "--out", "run")
     stored = json.loads((tmp_path / "run/run.json").read_text())
     stored["settings"]["options"] |= options
     (tmp_path / "run/run.json").write_text(json.dumps(stored, indent=2))
-    code, _, told = run(*SHORTLIST, "--resume", "run")
+    code, _, told = run(*PLAYED, "--resume", "run")
     assert code == 2
     assert "attack: then" in told
     assert not (tmp_path / "ran").exists()

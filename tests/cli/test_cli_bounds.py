@@ -186,11 +186,6 @@ def test_what_was_assumed_is_said(ask):
     assert "Assumed" not in ask(f"bound {SETTINGS} --candidates 100")
 
 
-@pytest.mark.parametrize("wrong", ["--steps 2.5", "--records-per-person 1:900,5:20"])
-def test_what_is_not_a_whole_number_is_wrong_usage(run, wrong):
-    assert run(*f"bound {NINE} --steps 2 {wrong}".split())[0] == 2
-
-
 def test_a_person_is_named_wherever_their_ceiling_is_printed(ask):
     line = f"bound {SETTINGS} --candidates 100 --records-per-person 5"
     out = " ".join(ask(line).split())
