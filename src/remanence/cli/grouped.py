@@ -35,21 +35,22 @@ def stored(*groups: Any) -> dict[str, Any]:
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """A command as typer takes it: a dataclass among its parameters is an option for each field, a text is its help.
 
-    A field may be such a dataclass itself. They arrive together again.
+    Options of one dataclass arrive together again.
     """
     hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     spelled: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
-        if is_dataclass(hints[name]):
-            spelled += _options(hints[name])
+        if name in groups:
+            spelled += _options(groups[name])
         else:
             spelled.append(_option(name, hints[name], parameter.default, None))
 
     @functools.wraps(command)
     def gathered(**given: Any) -> None:
-        groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-        parts = {name: _gathered(group, given) for name, group in groups.items()}
-        command(**given, **parts)
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
 
     gathered.__signature__ = inspect.Signature(spelled)  # pyright: ignore[reportAttributeAccessIssue]
     gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in spelled}
@@ -57,15 +58,11 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options(group: Any) -> Iterator[inspect.Parameter]:
-    """An option for each field, and for each field of those that are groups."""
+    """An option for each field."""
     types = get_type_hints(group, include_extras=True)
     for field in fields(group):
-        kind = types[field.name]
-        if is_dataclass(kind):
-            yield from _options(kind)
-            continue
         default = inspect.Parameter.empty if field.default is MISSING else field.default
-        yield _option(field.name, kind, default, group.panel)
+        yield _option(field.name, types[field.name], default, group.panel)
 
 
 def _option(name: str, kind: Any, default: Any, panel: str | None) -> inspect.Parameter:
@@ -85,16 +82,3 @@ def _option(name: str, kind: Any, default: Any, panel: str | None) -> inspect.Pa
         option.rich_help_panel = panel
         kind = Annotated[value, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-
-
-def _gathered(group: Any, given: dict[str, Any]) -> Any:
-    """The group again, out of what was given for its options, which is taken away."""
-    types = get_type_hints(group)
-    return group(
-        **{
-            field.name: _gathered(types[field.name], given)
-            if is_dataclass(types[field.name])
-            else given.pop(field.name)
-            for field in fields(group)
-        }
-    )
