@@ -35,41 +35,6 @@ def nothing_found(document):
     document["verdict"] = "UNPROVEN"
 
 
-def narrower(document):
-    document["evidence"][0]["main"]["lower"] += 1e-4
-
-
-def other_control(document):
-    document["evidence"][0]["control"] |= {"successes": 7, "rate": 7 / 40}
-
-
-def lower_bound(document):
-    document["bounds"][0]["success"] /= 2
-
-
-TAMPERED = {
-    "nothing was found": (Verdict.EXPOSED, nothing_found, "0 of 40 in the document, 40 of 40 in the arrays"),
-    "a narrower interval": (Verdict.EXPOSED, narrower, "the counts give"),
-    "another control": (Verdict.EXPOSED, other_control, "control: 7 of 40"),
-    "a lower ceiling": (Verdict.PROTECTED, lower_bound, "its logarithm says"),
-    "another worst error": (
-        Verdict.EXPOSED,
-        lambda d: d["evidence"][0]["error"].update(worst=1e-3),
-        "worst error",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", TAMPERED)
-def test_what_does_not_follow_from_the_arrays_is_refused(kind, tmp_path):
-    verdict, change, reason = TAMPERED[kind]
-    result(verdict).save(tmp_path)
-    assert AuditResult.load(tmp_path).verdict is verdict
-    edit(tmp_path, change)
-    with pytest.raises(UnreadableAuditError, match=reason):
-        AuditResult.load(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("records", "clusters", "said"), [(1, None, 0), (1, 10, 1), (2, 10, 0), (2, None, 1)]
 )
@@ -110,12 +75,24 @@ def test_a_million_hidden_records_are_a_number_in_the_document_and_a_list_in_the
         AuditResult.load(tmp_path)
 
 
+REASONS = {
+    "nothing was found": "main: 0 of 40 in the document, 40 of 40 in the arrays",
+    "a narrower interval": "and the counts give",
+    "the control found as much": "control: 40 of 40 in the document",
+    "a success that is not its logarithm": "its logarithm says",
+    "another worst error": "the worst error 1 is",
+    "EXPOSED instead": "does not follow",
+}
+
+
 def test_no_change_that_a_forger_can_make_to_the_document_alone_is_verified():
     """The list is `benchmarks/tamperings.py`; each change must be answered with a reason."""
     spec = importlib.util.spec_from_file_location("tamperings", ROOT / "benchmarks" / "tamperings.py")
     tamperings = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tamperings)
+    answers = {}
     for verdict, (found, changes) in tamperings.results().items():
         assert tamperings.said(found, lambda document: None) == "", f"{verdict} as it is"
-        passed = [what for what, change in changes.items() if not tamperings.said(found, change)]
-        assert passed == []
+        answers |= {what: tamperings.said(found, change) for what, change in changes.items()}
+    assert [what for what, answer in answers.items() if not answer] == []
+    assert {what: answers[what] for what, reason in REASONS.items() if reason not in answers[what]} == {}
