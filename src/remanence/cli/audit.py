@@ -6,7 +6,7 @@ import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,9 +20,6 @@ from remanence.cli.playing import (
     play,
 )
 from remanence.core.plain_text import plain
-
-if TYPE_CHECKING:
-    from remanence.scale.journal import RunStatus
 
 
 @options()
@@ -117,20 +114,11 @@ def status(
     if as_json:
         typer.echo(json.dumps({**asdict(found), "done": found.done, "left": found.left}, indent=2))
         return
-    _show(found)
-
-
-def _show(found: RunStatus) -> None:
-    from rich.table import Table
-
-    out = console()
-    table = Table("work", title=plain(found.place), title_justify="left")
-    for heading in ("done", "of"):
-        table.add_column(heading, justify="right")
-    for work in found.works:
-        table.add_row(plain(work.name), str(work.done), str(work.units))
-    out.print(table)
-    lines = [f"Units: {found.done} done, {found.left} left."]
+    lines = [
+        plain(found.place),
+        *(f"{plain(work.name)}: {work.done} of {work.units}" for work in found.works),
+    ]
+    lines.append(f"Units: {found.done} done, {found.left} left.")
     if found.finished:
         lines.append(f"Finished {plain(found.finished)}.")
     elif found.at_work:
@@ -138,4 +126,4 @@ def _show(found: RunStatus) -> None:
     else:
         resume = f"--resume {shlex.quote(plain(found.place))}"
         lines.append(f"No process is at work on it. The same command with {resume} continues.")
-    out.print("\n".join(lines), highlight=False, soft_wrap=True)
+    typer.echo("\n".join(lines))
