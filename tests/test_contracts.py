@@ -17,7 +17,16 @@ from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
 import remanence
-from conftest import dpsgd_game, gradient_game, heads_game, network_game, noisy_sum, shortlist_game, synthetic
+from conftest import (
+    Playing,
+    dpsgd_game,
+    gradient_game,
+    heads_game,
+    network_game,
+    noisy_sum,
+    shortlist_game,
+    synthetic,
+)
 from remanence import (
     GLM,
     Attack,
@@ -162,26 +171,21 @@ class Cheat(Unchecked):
         return Reconstruction(data[:, None])
 
 
-@dataclass(frozen=True)
-class Peek(Unchecked):
+def peeks(knowledge, generator):
     """Lets the trials of a batch influence each other."""
 
-    def prepare(self, knowledge, generator):
-        def reconstruct(release):
-            mean = release["sum"].mean(0).expand(len(release), 1, -1)
-            return Reconstruction(Records(mean, torch.zeros(len(release), 1)))
+    def reconstruct(release):
+        mean = release["sum"].mean(0).expand(len(release), 1, -1)
+        return Reconstruction(Records(mean, torch.zeros(len(release), 1)))
 
-        return reconstruct
+    return reconstruct
 
 
-@dataclass(frozen=True)
-class Scribbles(Unchecked):
+def scribbles(knowledge, generator):
     """Writes over the records that the game trains on."""
-
-    def prepare(self, knowledge, generator):
-        knowledge.known_data.features.mul_(2)
-        guess = knowledge.prior.candidates
-        return lambda release: Reconstruction(guess[torch.zeros(len(release), 1, dtype=torch.long)])
+    knowledge.known_data.features.mul_(2)
+    guess = knowledge.prior.candidates
+    return lambda release: Reconstruction(guess[torch.zeros(len(release), 1, dtype=torch.long)])
 
 
 @dataclass
@@ -193,8 +197,8 @@ class Thawed(Unchecked):
     ("attack", "game", "promise"),
     [
         (Cheat(), LeaveOneOut(GLM(Logistic()), synthetic(), Criterion()), "exposing all agrees"),
-        (Peek(), shortlist_game(candidates=4), "does not depend on the other trials"),
-        (Scribbles(), shortlist_game(candidates=4), "leaves the known records"),
+        (Playing(peeks), shortlist_game(candidates=4), "does not depend on the other trials"),
+        (Playing(scribbles), shortlist_game(candidates=4), "leaves the known records"),
         (Thawed(), shortlist_game(candidates=4), "frozen"),
     ],
 )
