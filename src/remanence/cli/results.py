@@ -133,23 +133,14 @@ def verify(
             got="; ".join(checked.open[:3]),
             hint=f"remanence verify {run} --target TARGET, whose ceilings are compared with the stored ones",
         )
-    rates = sum(1 + 1 + (entry.label_rate is not None) for entry in result.evidence)
-    lines = [
-        f"Arrays: those that the result was written with; {checked.counted} of {len(result.evidence)} attacks counted "
-        "again.",
-        f"Intervals: {rates} computed again. Ceilings: {checked.ceilings} of {len(result.bounds)} computed again from "
-        "their recipes, for the training that the result states.",
-        f"Verdict: {result.verdict} follows from the evidence, the ceilings and the limit.",
-    ]
+    typer.echo(f"Verified: {words.recounted(result, checked)}")
     if target is None:
-        lines.append(words.unchecked(result).replace(" RUN ", f" {run} "))
+        typer.echo(words.unchecked(result).replace(" RUN ", f" {run} "))
     else:
-        lines += _played_again(located(run).parent, target, result)
-    for line in lines:
-        typer.echo(line)
+        typer.echo(_played_again(located(run).parent, target, result))
 
 
-def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
+def _played_again(folder: Path, target: str, result: AuditResult) -> str:
     """Compare the data of a target with the result's, and the units of the run with what they are now."""
     import shutil
     import tempfile
@@ -195,9 +186,7 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
         raise _differs("The baseline differs.", f"{again.baseline}, stored: {best.baseline}")
     if (again.main, again.control) != (best.main, best.control):
         raise _differs("The units of the run give another rate.", f"{again.main}, stored: {best.main}")
-    return [
-        f"Data: the same. Units of {plain(best.attack)}: {recorded} counted again, one of them played again, the same."
-    ]
+    return f"Data: the same. Units of {plain(best.attack)}: {recorded} counted again, one of them played again, the same."
 
 
 def _differs(summary: str, got: str) -> InputError:

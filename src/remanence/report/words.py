@@ -15,7 +15,7 @@ from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
 from remanence.results.findings import Row, Section, WholeRecords
 from remanence.results.verdict import Policy, Verdict
-from remanence.results.verification import verified
+from remanence.results.verification import Verified, verified
 
 _HASHED = {
     "release": "the model's numbers",
@@ -114,12 +114,16 @@ def checked(result: AuditResult) -> str:
     again = verified(result)
     if again.wrong:
         return f"This result contradicts itself, so do not rely on it: {'; '.join(again.wrong[:3])}."
+    return f"Verified when this page was made: {recounted(result, again)} {unchecked(result)}"
+
+
+def recounted(result: AuditResult, again: Verified) -> str:
+    """What was computed again, and what was not."""
     left = f" Not computed again: {'; '.join(again.open)}." if again.open else ""
     ceilings = f", {again.ceilings} of {len(result.bounds)} ceilings too" if result.bounds else ""
     return (
-        f"Verified when this page was made: {again.counted} of {len(result.evidence)} attacks were counted again from "
-        f"their trials, every interval was computed again{ceilings}, and the verdict follows from them.{left} "
-        f"{unchecked(result)}"
+        f"{again.counted} of {len(result.evidence)} attacks were counted again from their trials, every interval was "
+        f"computed again{ceilings}, and {result.verdict} follows from them.{left}"
     )
 
 

@@ -138,7 +138,8 @@ class Journal:
         except UnusableFileError:  # or cut off: its units say themselves what they are
             before = {"finished": None, "settings": None, "works": []}
         if before["finished"] and not resume:
-            self._remove([*map(_file, self.finished()), *self._learning()])
+            learnt = (name for name in self._names(LEARNING) if _KEY.fullmatch(name.split(".")[0]))
+            self._remove([*map(_file, self.finished()), *(f"{LEARNING}/{name}" for name in learnt)])
         works = before["works"] if before["settings"] == settings else []
         self._put(started=_now(), finished=None, settings=settings, works=works)
 
@@ -230,10 +231,6 @@ class Journal:
         """Change the manifest."""
         self._document |= changed
         self._write(MANIFEST, json.dumps(self._document, indent=2, ensure_ascii=False).encode())
-
-    def _learning(self) -> set[str]:
-        names = self._names(LEARNING)
-        return {f"{LEARNING}/{name}" for name in names if _KEY.fullmatch(name.split(".")[0])}
 
     def _read(self, name: str) -> bytes | None:
         """The contents of a file, or None where there is none."""
