@@ -136,7 +136,7 @@ class FaultMachine(RuleBasedStateMachine):
             with pytest.raises(InputError, match="Another run is using this folder"):
                 journal.begin({})
         finally:
-            holder.leave()
+            holder.forget_if_empty()
 
     @invariant()
     def what_is_stored_is_right_or_refused(self):

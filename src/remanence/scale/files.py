@@ -77,6 +77,12 @@ def remove(path: Path) -> None:
         os.unlink(path)  # noqa: PTH108
 
 
+def drop(folder: Path) -> None:
+    """Delete a folder in which nothing is left."""
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)  # noqa: PTH106
+
+
 def _replace(contents: Mapping[Path, bytes]) -> None:
     """Write all under temporary names, flush to disk, then rename: nothing is replaced unless all is written."""
     written: dict[Path, str] = {}

@@ -28,7 +28,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from remanence.core.exceptions import InputError
-from remanence.scale.files import remove, sweep, write_files
+from remanence.scale.files import drop, remove, sweep, write_files
 from remanence.scale.reading import (
     MOST_TENSORS,
     UnusableFileError,
@@ -157,6 +157,19 @@ class Journal:
         self._remove(map(_file, self.finished() - wanted))
         self._put(finished=_now())
         self.leave()
+
+    def forget_if_empty(self) -> None:
+        """Let the run go, without a trace where it has nothing to be continued."""
+        empty = not self.finished() and not self._names(LEARNING)
+        if empty:
+            drop(self.folder / UNITS)
+            drop(self.folder / LEARNING)
+            if not self._names() & {UNITS, LEARNING}:  # without the mark, they would have no owner
+                self._remove([MANIFEST])
+        self.leave()
+        if empty:
+            drop(self.folder)
+            drop(self.folder.parent)
 
     def leave(self) -> None:
         """Let others in."""

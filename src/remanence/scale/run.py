@@ -63,7 +63,7 @@ class Run:
         if kind is None:
             self.journal.finish()
         else:
-            self.journal.leave()
+            self.journal.forget_if_empty()
 
     def describe(self) -> dict[str, str]:
         """Where the units ran, for the result; only their size matters for reproducing it."""
