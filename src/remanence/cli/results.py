@@ -186,7 +186,8 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> str:
         raise _differs("The baseline differs.", f"{again.baseline}, stored: {best.baseline}")
     if (again.main, again.control) != (best.main, best.control):
         raise _differs("The units of the run give another rate.", f"{again.main}, stored: {best.main}")
-    return f"Data: the same. Units of {plain(best.attack)}: {recorded} counted again, one of them played again, the same."
+    units = f"Units of {plain(best.attack)}: {recorded} counted again, one of them played again, the same."
+    return f"Data: the same. {units}"
 
 
 def _differs(summary: str, got: str) -> InputError:
