@@ -16,7 +16,7 @@ remanence show run  # exits with 1
 
 # It was not edited since.
 remanence verify run
-#> Verdict: EXPOSED follows from the evidence
+#> Verified: 1 of 1 attacks were counted again from their trials
 
 # A section for the model card.
 remanence report run --format model-card

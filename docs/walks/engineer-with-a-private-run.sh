@@ -10,8 +10,7 @@ remanence run recording --max-success 0.4 --out private
 
 # Counts, intervals, ceiling and verdict follow from one another.
 remanence verify private
-#> Ceilings: 1 of 1 computed again
-#> Verdict: PROTECTED follows
+#> 1 of 1 ceilings too, and PROTECTED follows
 
 # A stricter limit is not met, and the answer is not a promise.
 remanence run recording --max-success 0.25 --out strict  # exits with 3

@@ -27,9 +27,11 @@ from remanence.results.evidence import Evidence
 from remanence.results.result import AuditResult
 from remanence.results.verdict import Policy, decide
 from remanence.scale.fingerprints import device_kind
+from remanence.scale.progress import note
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
 
+_PATIENCE = 2.0  # seconds: a slower attack reports its result before the next one begins
 _PACKAGES = ("remanence", "torch", "numpy", "scipy", "scikit-learn")
 
 Json = dict[str, Any]
@@ -63,11 +65,13 @@ def audit(
     plans = [planned(placed, attack, trials, draws, run) for attack in chosen]
     run.announce(plans)
     evidence, seconds = [], {}
-    for attack, plan in zip(chosen, plans, strict=True):
+    for attack, plan, following in zip(chosen, plans, [*chosen[1:], None], strict=True):
         before = time.perf_counter()
         found = played(placed, attack, plan, draws, run, confidence, guess.times)
         seconds[attack.info.name] = time.perf_counter() - before
         evidence.append(replace(found, caveats=(*check_trials(found, policy), *found.caveats)))
+        if following is not None and seconds[attack.info.name] > _PATIENCE:
+            note(_so_far(game, evidence[-1], seconds[attack.info.name], following))
     beside = []
     for each in companions:
         plan = planned(each.game, each.attack, trials or game.default_trials, draws, run)
@@ -106,6 +110,16 @@ def _chosen(game: AnyGame, attacks: Sequence[Attack] | None) -> list[Attack]:
             "An attack was named twice.", needs="each once", got=", ".join(names), hint="drop one"
         )
     return chosen
+
+
+def _so_far(game: AnyGame, found: Evidence, seconds: float, following: Attack) -> str:
+    """One attack's result, shown while the next one runs."""
+    said, rate, control = game.words, found.main, found.control
+    more = "".join(f" {each.headline(said)}" for each in found.findings if each.tells)
+    return (
+        f"After {seconds:.0f} s: {found.attack} {said.done} {rate.successes} of {rate.trials} {said.many}, its control "
+        f"{control.successes} of {control.trials}.{more} Now {following.info.name}."
+    )
 
 
 def environment(

@@ -159,13 +159,18 @@ def test_nothing_that_is_written_contains_training_data(result, tmp_path, glm_ga
 NAMES = ("retrain-and-compare", "oblivious")
 
 
-def test_trying_more_attacks_widens_every_interval():
+def test_trying_more_attacks_widens_every_interval(monkeypatch, capsys):
+    monkeypatch.setattr("remanence.auditing._PATIENCE", 0.0)
     game = shortlist_game(1.0, candidates=5)
     one = audit(game, [RetrainAndCompare()], trials=100, policy=Policy(0.3))
     two = audit(game, [RetrainAndCompare(), Oblivious()], trials=100, policy=Policy(0.3))
     assert one.evidence[0].main.confidence == pytest.approx(0.95)
     assert two.evidence[0].main.confidence == pytest.approx(0.975)
     assert two.evidence[0].main.lower < one.evidence[0].main.lower
+    told = capsys.readouterr().err
+    found = two.evidence[0].main.successes
+    assert f": retrain-and-compare recovered the target in {found} of 100 trials" in told
+    assert "Now oblivious." in told
     first, second, total = (two.environment["seconds"][name] for name in (*NAMES, "total"))
     assert 0 < first + second <= total
 

@@ -11,7 +11,25 @@ from remanence.texts.mechanism import Chat, Secret
 from remanence.texts.probabilities import Decoding, log_probabilities
 from remanence.texts.reading import Numbers, Windows, read_texts, refuse_named_code, split
 
-WORDS = ["<s>", "code", " of", " ada", " is", " 48", "29", " ", "4", "8", ".", " 2", "a", " b", "Ada", " Byron", " 12"]
+WORDS = [
+    "<s>",
+    "code",
+    " of",
+    " ada",
+    " is",
+    " 48",
+    "29",
+    " ",
+    "4",
+    "8",
+    ".",
+    " 2",
+    "a",
+    " b",
+    "Ada",
+    " Byron",
+    " 12",
+]
 
 
 def worded(**settings):
