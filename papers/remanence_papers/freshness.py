@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> None:
     typer.echo(
         f"Of {len(_stored(folder))} pages and three scripts, {len(found)} are stale. `make pages` prints those of the "
         "small scale and of scripts; those of the paper's scale need a GPU and data: "
-        f"`remanence reproduce --all --scale paper --data FOLDER --out {folder}/paper --jobs 4`."
+        f"`remanence reproduce --all --scale paper --data FOLDER --out {folder}/paper`."
     )
 
 
