@@ -44,6 +44,16 @@ def test_protected_by_a_ceiling_that_cannot_be_computed_again_is_not_verified(tm
     assert "PROTECTED rests on a ceiling that was not computed again" in report(found)
 
 
+def test_protected_beside_a_finding_that_cannot_be_computed_again_is_shown_and_not_verified(tmp_path, run):
+    audit(digits_noisy_sum(), trials=60, policy=Policy(0.1)).save(tmp_path)
+    document = json.loads((tmp_path / DOCUMENT).read_text())
+    document["evidence"][0]["findings"].append({"kind": "from-elsewhere", "exposes": False})
+    (tmp_path / DOCUMENT).write_text(json.dumps(document))
+    assert run("show", tmp_path)[1].startswith("PROTECTED")
+    code, _, told = run("verify", tmp_path)
+    assert (code, "the finding 'from-elsewhere'" in told) == (2, True)
+
+
 def test_a_run_is_played_again_with_the_data_at_hand(tmp_path, run):
     (tmp_path / "mine.py").write_text(TARGET)
     (tmp_path / "scale.txt").write_text("0.05")

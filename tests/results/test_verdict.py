@@ -24,7 +24,7 @@ from remanence.core.baseline import Baseline
 from remanence.core.references import Reference
 from remanence.results.claims import PrivacyTest
 from remanence.results.evidence import ErrorSummary, Evidence
-from remanence.results.findings import ProvenRecords
+from remanence.results.findings import ProvenRecords, Words
 from remanence.results.verdict import decide, decisive
 from remanence.results.verification import missing_caveats
 from remanence.tables.single_columns import Columns, PartRate
@@ -258,10 +258,17 @@ def test_the_finding_that_decides_is_the_one_that_every_view_begins_with(evidenc
     assert decisive([evidence], [], Policy(0.1))[1].kind == kind
 
 
-def test_a_finding_of_a_door_that_is_not_installed_is_refused_by_name():
-    stored = found(0).to_json(Policy(0.1)) | {"findings": [{"kind": "from-elsewhere", "exposes": True}]}
-    with pytest.raises(ValueError, match="'from-elsewhere' is of a door that is not installed"):
-        Evidence.from_json(stored, {})
+def test_a_finding_of_a_door_that_is_not_installed_is_shown_and_decides_as_it_was_stored():
+    entry = {"kind": "from-elsewhere", "exposes": True, "anything": 3}
+    stored = found(0).to_json(Policy(0.1)) | {"findings": [entry]}
+    read = Evidence.from_json(stored, {})
+    assert decide([read], [], Policy(0.1)) is Verdict.EXPOSED
+    assert "from-elsewhere" in read.findings[0].headline(Words())
+    assert read.to_json(Policy(0.1))["findings"] == [entry]
+    quiet = Evidence.from_json(stored | {"findings": [entry | {"exposes": False}]}, {})
+    assert decide([quiet], [], Policy(0.1)) is Verdict.UNPROVEN
+    refuting = Evidence.from_json(stored | {"findings": [entry | {"contradicts": True}]}, {})
+    assert decide([refuting], [], Policy(0.1)) is Verdict.CONTRADICTED
 
 
 @pytest.mark.parametrize(

@@ -210,11 +210,45 @@ class ProvenRecords(Finding):
         return [Row("proven", share, share, share, "attack")]
 
 
+@final
+@dataclass(frozen=True)
+class UnknownFinding(Finding):
+    """A finding of a door that is not installed here: shown as stored, and not recomputed."""
+
+    entry: Mapping[str, Any]
+    kind: ClassVar[str] = "unknown"
+    meaning: ClassVar[str] = "A finding that cannot be recomputed here breaks the limit."
+
+    def exposes(self, policy: Policy) -> bool:
+        """As it was stored."""
+        return bool(self.entry.get("exposes", False))
+
+    @property
+    def contradicts(self) -> bool:
+        """As it was stored."""
+        return bool(self.entry.get("contradicts", False))
+
+    def headline(self, said: Words) -> str:
+        """Its name, and why no more can be shown."""
+        return (
+            f"The finding {self.entry['kind']!r} belongs to a part of remanence that is not installed here. "
+            "It is shown as stored, and was not recomputed."
+        )
+
+    def section(self) -> Section:
+        """The same sentence."""
+        return Section(f"Finding: {self.entry['kind']}", (self.headline(Words()),))
+
+    def to_json(self) -> Json:
+        """As it was stored."""
+        return dict(self.entry)
+
+
 def read_finding(entry: Mapping[str, Any]) -> Finding:
-    """A stored finding, read by the door that made it."""
+    """A stored finding, read by the door that made it, if that is installed."""
     homes = {**_SHARED, **{kind: home for door in doors() for kind, home in door.findings.items()}}
     if entry["kind"] not in homes:
-        raise ValueError(f"the finding {entry['kind']!r} is of a door that is not installed here")
+        return UnknownFinding(entry)
     try:
         return load(homes[entry["kind"]]).from_json(entry)
     except (KeyError, TypeError, AttributeError) as error:
@@ -223,5 +257,7 @@ def read_finding(entry: Mapping[str, Any]) -> Finding:
 
 def stored_finding(finding: Finding, policy: Policy) -> Json:
     """The entry in audit.json, with its effect on the verdict."""
+    if isinstance(finding, UnknownFinding):
+        return finding.to_json()
     effect = {"contradicts": True} if finding.contradicts else {}
     return {"kind": finding.kind, "exposes": finding.exposes(policy), **effect, **finding.to_json()}

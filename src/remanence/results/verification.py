@@ -12,6 +12,7 @@ from remanence.bounds.recipes import recompute
 from remanence.core.exceptions import InputError
 from remanence.results.caveats import check_rates, check_trials
 from remanence.results.evidence import Evidence, contradictions
+from remanence.results.findings import UnknownFinding
 from remanence.results.result import AuditResult
 from remanence.results.verdict import Policy, Verdict, decide
 
@@ -93,7 +94,7 @@ class Verified:
 def verified(result: AuditResult) -> Verified:
     """Recompute the counts, ceilings, caveats and verdict of a result, as far as the result alone allows.
 
-    A PROTECTED verdict that rests on a ceiling which could not be recomputed is open, hence not verified.
+    A PROTECTED verdict is open, hence not verified, if it rests on a ceiling or a finding that could not be recomputed.
     """
     settings, wrong = result.threat_model["mechanism"], []
     guess = max(entry.baseline.value for entry in result.evidence)
@@ -106,12 +107,18 @@ def verified(result: AuditResult) -> Verified:
     if decide(result.evidence, result.bounds, result.policy) is not result.verdict:
         wrong.append(f"the verdict {result.verdict} does not follow from the evidence and the ceilings")
     sure = [bound for bound, check in zip(result.bounds, checks, strict=True) if not any(check)]
-    unsure = tuple(why for _, why in checks if why)
+    unsure = [why for _, why in checks if why]
     if result.verdict is Verdict.PROTECTED:
         still = decide(result.evidence, sure, result.policy) is Verdict.PROTECTED
-        unsure = () if still else (*unsure, "PROTECTED rests on a ceiling that was not computed again")
+        unsure = [] if still else [*unsure, "PROTECTED rests on a ceiling that was not computed again"]
+    unknown = (
+        each for entry in result.evidence for each in entry.findings if isinstance(each, UnknownFinding)
+    )
+    unsure += dict.fromkeys(
+        f"the finding {each.entry['kind']!r} of a part that is not installed here" for each in unknown
+    )
     counted = sum("succeeded" in entry.arrays for entry in result.evidence)
-    return Verified(tuple(wrong), counted, len(sure), unsure)
+    return Verified(tuple(wrong), counted, len(sure), tuple(unsure))
 
 
 def _beyond_the_threshold(found: Evidence, threshold: float) -> list[str]:
