@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
+from scipy.special import ndtr
 
 
 def threshold_of(losses, noise, rate):
@@ -73,12 +73,6 @@ def rounded_test(baseline, noise, rate, steps, *, points=2**18):
     above = upper[index + 1] if index + 1 < points else 0.0
     share = (baseline - above) / absent[index]
     return present[index + 1 :].sum() + share * present[index]
-
-
-def gaussian_log_success(log_baseline, shift):
-    from scipy.special import ndtri_exp
-
-    return log_ndtr(ndtri_exp(log_baseline) + shift)
 
 
 def mixture_ratio(x, noise, rate, records):

@@ -110,36 +110,32 @@ def test_several_full_batch_segments_add_up():
     assert bracket.log_lower <= float(exact) <= bracket.log_upper
 
 
-def test_a_mixed_schedule_lies_between_its_extremes():
-    mild, harsh = Segment(1.5, 0.02, 500), Segment(0.8, 0.02, 500)
-    mixed = dpsgd_bracket([mild, harsh], math.log(0.1))
-    assert mixed.converged
-    assert mixed.log_lower > dpsgd_bracket(Segment(1.5, 0.02, 1000), math.log(0.1)).log_upper
-    assert mixed.log_upper < dpsgd_bracket(Segment(0.8, 0.02, 1000), math.log(0.1)).log_lower
-
-
-def test_a_schedule_may_mix_full_batches_with_sampled_ones():
-    bracket = dpsgd_bracket([Segment(5.0, 1.0, 10), Segment(1.0, 0.1, 20)], math.log(0.05))
-    assert bracket.converged
-    assert bracket.log_lower > dpsgd_bracket(Segment(5.0, 1.0, 10), math.log(0.05)).log_upper
-
-
 def strictly_rising(brackets):
     return all(after.log_lower > before.log_upper for before, after in itertools.pairwise(brackets))
 
 
 @pytest.mark.parametrize("baseline", [0.3, 1e-4])
-def test_success_rises_with_everything_that_helps_the_adversary(baseline):
-    log_baseline = math.log(baseline)
-    assert strictly_rising(
-        [dpsgd_bracket(Segment(0.9, rate, 200), log_baseline) for rate in (0.01, 0.02, 0.1, 0.6)]
-    )
-    assert strictly_rising(
-        [dpsgd_bracket(Segment(0.9, 0.05, steps), log_baseline) for steps in (10, 20, 100, 900)]
-    )
-    assert strictly_rising(
-        [dpsgd_bracket(Segment(noise, 0.05, 200), log_baseline) for noise in (3, 1.5, 0.9, 0.5)]
-    )
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [Segment(0.9, rate, 200) for rate in (0.01, 0.02, 0.1, 0.6)],
+        [Segment(0.9, 0.05, steps) for steps in (10, 20, 100, 900)],
+        [Segment(noise, 0.05, 200) for noise in (3, 1.5, 0.9, 0.5)],
+        [Segment(1.5, 0.02, 200, records) for records in (1, 2, 5, 20, 64)],
+        # A mixed schedule lies between its extremes, and sampled steps after full batches add to them.
+        [
+            Segment(1.5, 0.02, 1000),
+            [Segment(1.5, 0.02, 500), Segment(0.8, 0.02, 500)],
+            Segment(0.8, 0.02, 1000),
+        ],
+        [Segment(5.0, 1.0, 10), [Segment(5.0, 1.0, 10), Segment(1.0, 0.1, 20)]],
+    ],
+    ids=["rate", "steps", "noise", "records", "mixed", "added"],
+)
+def test_success_rises_with_everything_that_helps_the_adversary(runs, baseline):
+    found = [dpsgd_bracket(run, math.log(baseline)) for run in runs]
+    assert strictly_rising(found)
+    assert all(bracket.converged for bracket in found)
 
 
 def test_success_rises_with_the_baseline_and_is_concave_in_it():
@@ -152,16 +148,6 @@ def test_success_rises_with_the_baseline_and_is_concave_in_it():
             share = (centre - left) / (right - left)
             chord = (1 - share) * math.exp(low.log_lower) + share * math.exp(high.log_lower)
             assert math.exp(middle.log_upper) >= chord
-
-
-def test_many_baselines_agree_with_one_at_a_time():
-    run = [Segment(0.8, 0.02, 500), Segment(1.2, 0.02, 500)]
-    logs = [math.log(baseline) for baseline in (1e-9, 1e-3, 0.1, 0.5, 0.99)]
-    for log_baseline, together in zip(logs, dpsgd_brackets(run, logs), strict=True):
-        alone = dpsgd_bracket(run, log_baseline)
-        assert together.converged
-        assert together.log_lower <= alone.log_upper
-        assert alone.log_lower <= together.log_upper
 
 
 def test_a_certain_baseline_stays_certain():
@@ -181,30 +167,23 @@ def random_run(generator, most_steps):
     return Segment(high, rate, steps)
 
 
-def check_random_setting(generator, most_steps):
-    run = random_run(generator, most_steps)
-    tiny = generator.random() < 0.3
-    log_baseline = LOG_TEN * generator.uniform(*((-300, -6) if tiny else (-6, math.log10(0.9))))
-    bracket = dpsgd_bracket(run, log_baseline)
-    assert_in_order(bracket, log_baseline)
-    if log_baseline > math.log(1e-4) and run.sample_rate < 1:
-        power = math.log(
-            rounded_test(math.exp(log_baseline), run.noise_multiplier, run.sample_rate, run.steps)
-        )
-        assert power <= bracket.log_upper + 1e-6
+MORE = [pytest.param(seed, 10, 10**6, marks=pytest.mark.slow) for seed in range(1000, 1100)]
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_random_settings_are_bracketed(seed):
-    check_random_setting(np.random.default_rng(seed), 10**4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1000, 1100))
-def test_a_thousand_more_random_settings_are_bracketed(seed):
+@pytest.mark.parametrize(
+    ("seed", "settings", "most_steps"), [*((seed, 1, 10**4) for seed in range(60)), *MORE]
+)
+def test_random_settings_are_bracketed(seed, settings, most_steps):
     generator = np.random.default_rng(seed)
-    for _ in range(10):
-        check_random_setting(generator, 10**6)
+    for _ in range(settings):
+        run = random_run(generator, most_steps)
+        tiny = generator.random() < 0.3
+        log_baseline = LOG_TEN * generator.uniform(*((-300, -6) if tiny else (-6, math.log10(0.9))))
+        bracket = dpsgd_bracket(run, log_baseline)
+        assert_in_order(bracket, log_baseline)
+        if log_baseline > math.log(1e-4) and run.sample_rate < 1:
+            power = rounded_test(math.exp(log_baseline), run.noise_multiplier, run.sample_rate, run.steps)
+            assert math.log(power) <= bracket.log_upper + 1e-6
 
 
 def test_an_order_comes_with_its_own_moments():
@@ -247,16 +226,12 @@ def test_rare_large_losses_neither_loosen_nor_slow_the_bracket(noise, rate, step
 
 
 def test_a_loss_that_is_nearly_an_atom_does_not_stretch_the_lattice_beyond_memory():
+    in_groups = Segment(0.0599, 0.215249, 1_264_167, 19)  # its spacing, and its steps in groups, overflowed
     for run, baseline, rtol in (
         (Segment(0.051017, 3.69115e-07, 163_166_272), 0.9, 1e-4),
-        (
-            Segment(0.0599, 0.215249, 1_264_167, 19),
-            0.25,
-            0.9,
-        ),  # its spacing, and its steps in groups, overflowed
+        (in_groups, 0.25, 0.9),
     ):
-        found = dpsgd_bracket(run, math.log(baseline), rtol=rtol)
-        assert math.log(baseline) <= found.log_lower <= found.log_upper <= 0
+        assert_in_order(dpsgd_bracket(run, math.log(baseline), rtol=rtol), math.log(baseline))
 
 
 @pytest.mark.parametrize("baseline", [1e-9, 1e-4, 0.3])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -24,19 +23,15 @@ from remanence.bounds import (
 from remanence.bounds.engine.dpsgd import dpsgd_bracket
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS
 
+CONTRACTING = {
+    "noise_multiplier": 2.0, "steps": 9, "learning_rate": 0.5, "strong_convexity": 0.2, "smoothness": 1.0
+}  # fmt: skip
+FIXED = Person(batches="fixed")
+
 
 def test_all_records_in_every_batch_are_one_long_record():
     together = dpsgd_bracket(Segment(6.0, 1.0, 50, records=3), math.log(0.1))
     assert together == dpsgd_bracket(Segment(2.0, 1.0, 50), math.log(0.1))
-
-
-@pytest.mark.parametrize("baseline", [0.1, 1e-6])
-def test_more_records_are_more_risk(baseline):
-    found = [
-        dpsgd_bracket(Segment(1.5, 0.02, 200, records), math.log(baseline)) for records in (1, 2, 5, 20, 64)
-    ]
-    assert all(b.converged for b in found)
-    assert all(after.log_lower > before.log_upper for before, after in itertools.pairwise(found))
 
 
 def test_vectors_that_do_not_point_the_same_way_tell_less():
@@ -64,32 +59,11 @@ def gaussian_ceiling(baseline, shift):
     return float(norm.cdf(norm.ppf(baseline) + shift))
 
 
-@pytest.mark.parametrize("records", [1, 3])
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_shuffle_is_a_gaussian_mechanism_per_pass(records, replaced):
-    person = Person(records, "shuffled", replaced)
-    found = dpsgd(
-        0.05, noise_multiplier=20.0, sample_rate=0.1, steps=47, person=person
-    )  # not quite five passes
-    assert found.success == pytest.approx(
-        gaussian_ceiling(0.05, records * (1 + replaced) * math.sqrt(5) / 20)
-    )
-    assert found.lower == pytest.approx(found.success, rel=1e-9)
-
-
-def test_a_loader_that_drops_its_last_batch_makes_more_passes():
-    """1,999 records in batches of 1,000: one batch in a pass, so that 100 steps are 100 passes."""
-    found = dpsgd(
-        0.5, noise_multiplier=8.0, sample_rate=1000 / 1999, steps=100, person=Person(batches="shuffled")
-    )
-    assert found.success == pytest.approx(gaussian_ceiling(0.5, math.sqrt(100) / 8))
-    assert "drop_last" in found.assumptions[0]
-
-
 @pytest.mark.parametrize(
     ("run", "noise", "passes"),
     [
         ([Segment(4.0, 0.1, 41)], 4.0, 5),
+        ([Segment(8.0, 1000 / 1999, 100)], 8.0, 100),  # a loader that drops its last batch makes more passes
         ([Segment(4.0, 1 / 49, 98)], 4.0, 2),
         ([Segment(4.0, 0.1, 15), Segment(3.0, 0.1, 15)], 3.0, 3),  # the noise changes within a pass
         ([Segment(4.0, 0.1, 15), Segment(5.0, 0.25, 3)], 4.0, 3),  # another batch size starts a new one
@@ -98,45 +72,35 @@ def test_a_loader_that_drops_its_last_batch_makes_more_passes():
 def test_passes_are_counted_up_and_the_least_noise_counts(run, noise, passes):
     found = dpsgd(0.05, schedule=run, person=Person(batches="shuffled"))
     assert found.success == pytest.approx(gaussian_ceiling(0.05, math.sqrt(passes) / noise))
+    assert "drop_last" in found.assumptions[0]
 
 
 def test_fixed_batches_say_which_comparison_the_number_is_for():
-    left_out, removed = (
-        "the same batches without the target's gradient",
-        "the same training without the target",
-    )
-    few = dpsgd(
-        0.01, noise_multiplier=0.816, sample_rate=0.5, steps=2, person=Person(batches="fixed")
-    )  # a test of membership reaches 0.431
+    comparisons = "the same batches without the target's gradient", "the same training without the target"
+
+    def said(bound):
+        return [text in bound.assumptions[3] for text in comparisons]
+
+    few = dpsgd(0.01, schedule=Segment(0.816, 0.5, 2), person=FIXED)  # a test of membership reaches 0.431
     assert few.success == pytest.approx(gaussian_ceiling(0.01, math.sqrt(2) / 0.816))
-    assert left_out in few.assumptions[3]
-    assert removed not in few.assumptions[3]
-    many = {"noise_multiplier": 4.0, "sample_rate": 0.01, "steps": 1000, "person": Person(batches="fixed")}
-    rare = dpsgd(0.01, **many)
-    opposite = dpsgd(
-        0.01, noise_multiplier=2.0, sample_rate=0.01, steps=1000
-    )  # others' gradients, all of them
+    assert said(few) == [True, False]
+    rare = dpsgd(0.01, schedule=Segment(4.0, 0.01, 1000), person=FIXED)
+    opposite = dpsgd(0.01, schedule=Segment(2.0, 0.01, 1000))  # others' gradients, all of them
     assert (rare.lower, rare.success) == (opposite.lower, opposite.success)
-    assert removed in rare.assumptions[3]
-    assert left_out not in rare.assumptions[3]
-    several = dpsgd([0.01, 0.99], noise_multiplier=0.9, sample_rate=0.5, steps=4, person=many["person"])
-    alone = [
-        dpsgd(kappa, noise_multiplier=0.9, sample_rate=0.5, steps=4, person=many["person"]).assumptions[3]
-        for kappa in (0.01, 0.99)
-    ]
-    assert all(
-        (text in several.assumptions[3]) == any(text in one for one in alone) for text in (left_out, removed)
+    assert said(rare) == [False, True]
+    several, *alone = (
+        dpsgd(k, schedule=Segment(0.9, 0.5, 4), person=FIXED) for k in ([0.01, 0.99], 0.01, 0.99)
     )
+    assert said(several) == [any(each) for each in zip(*map(said, alone), strict=True)]
 
 
 def test_three_records_in_draws_of_a_fixed_size_take_the_places_of_others():
     """q = 0.1, so each is in with at most 0.1/0.8, and one in another's place moves a step by two."""
-    run = {"noise_multiplier": 20.0, "sample_rate": 0.1, "steps": 9}
-    found = dpsgd(0.05, **run, person=Person(3, "fixed"))
-    by_hand = dpsgd(0.05, noise_multiplier=10.0, sample_rate=0.125, steps=9, person=Person(3))
+    found = dpsgd(0.05, schedule=Segment(20.0, 0.1, 9), person=Person(3, "fixed"))
+    by_hand = dpsgd(0.05, schedule=Segment(10.0, 0.125, 9), person=Person(3))
     assert found.success == pytest.approx(by_hand.success, rel=1e-9)
     assert "same training without the target" in found.assumptions[3]
-    known = dpsgd(0.05, **{**run, "sample_rate": 0.4}, person=Person(3, "fixed"))  # more than all draws
+    known = dpsgd(0.05, schedule=Segment(20.0, 0.4, 9), person=Person(3, "fixed"))  # more than all draws
     assert known.success == pytest.approx(gaussian_ceiling(0.05, 3 * math.sqrt(9) / 20))
 
 
@@ -160,34 +124,20 @@ def test_no_draw_of_a_fixed_size_passes_the_ceiling_of_a_person(records, size, b
         assert math.log(reached) <= dpsgd_bracket(put_in, math.log(baseline)).log_upper
 
 
-def test_replacing_a_person_of_three_records_moves_a_step_by_six():
-    run = Segment(30.0, 0.5, 4)
-    found = dpsgd(log_baseline=math.log(1e-13), schedule=run, person=Person(3, replaced=True))
-    assert found.success == pytest.approx(gaussian_ceiling(1e-13, 6 * math.sqrt(4) / 30), rel=1e-9)
-
-
 def test_final_weights_of_a_replaced_person_move_twice_as_far():
-    run = {
-        "learning_rate": 0.5,
-        "strong_convexity": 0.1,
-        "smoothness": 1.0,
-        "noise_multiplier": 10.0,
-        "steps": 1,
-    }
     for person, shift in (
-        (Person(), 0.1),
-        (Person(3), 0.3),
-        (Person(replaced=True), 0.2),
-        (Person(3, replaced=True), 0.6),
+        (Person(), 1),
+        (Person(3), 3),
+        (Person(replaced=True), 2),
+        (Person(3, replaced=True), 6),
     ):
-        found = final_weights(0.05, **run, person=person)
-        assert found.success == pytest.approx(gaussian_ceiling(0.05, shift))
+        found = final_weights(0.05, **{**CONTRACTING, "noise_multiplier": 10.0, "steps": 1}, person=person)
+        assert found.success == pytest.approx(gaussian_ceiling(0.05, shift / 10))
 
 
 def test_whole_people_sampled_and_clipped_are_one_record_whatever_they_bring():
-    settings = {"noise_multiplier": 1.1, "sample_rate": 0.01, "steps": 1000}
-    plain = dpsgd(0.01, **settings)
-    people = dpsgd(0.01, **settings, person=Person(50, "people"))
+    run = Segment(1.1, 0.01, 1000)
+    plain, people = dpsgd(0.01, schedule=run), dpsgd(0.01, schedule=run, person=Person(50, "people"))
     assert people.success == plain.success
     assert people.whose == "a person, however many their records"
     assert plain.whose == "one record"
@@ -195,48 +145,47 @@ def test_whole_people_sampled_and_clipped_are_one_record_whatever_they_bring():
 
 
 def test_replacing_doubles_the_shift_of_full_batches_and_never_less_than_removing():
-    settings = {"noise_multiplier": 10.0, "steps": 25}
-    replaced = dpsgd(0.05, **settings, person=Person(replaced=True))
+    replaced = dpsgd(0.05, schedule=Segment(10.0, steps=25), person=Person(replaced=True))
     assert replaced.success == pytest.approx(gaussian_ceiling(0.05, 2 * 0.5))
-    sampled = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 30}
-    assert dpsgd(0.05, **sampled, person=Person(replaced=True)).success > dpsgd(0.05, **sampled).success
-    assert dpsgd(0.05, **sampled, person=Person(replaced=True)).success == pytest.approx(
-        true_positives(0.05, **sampled).success
-    )
+    tiny = dpsgd(
+        1e-13, schedule=Segment(30.0, 0.5, 4), person=Person(3, replaced=True)
+    )  # a step moves by six
+    assert tiny.success == pytest.approx(gaussian_ceiling(1e-13, 6 * math.sqrt(4) / 30), rel=1e-9)
+    run = Segment(1.0, 0.1, 30)
+    swapped = dpsgd(0.05, schedule=run, person=Person(replaced=True)).success
+    assert swapped > dpsgd(0.05, schedule=run).success
+    assert swapped == pytest.approx(true_positives(0.05, schedule=run).success)
 
 
 def test_a_distribution_of_passes_that_the_rate_does_not_allow_is_refused():
     with pytest.raises(InputError, match="a whole number"):
         dpsgd(0.1, noise_multiplier=1.0, sample_rate=0.3, steps=10, person=Person(batches="balls-in-bins"))
-    for bad in ({"records": 0}, {"records": 1.5}, {"records": 10**6}, {"batches": "sorted"}):
+    for bad in ((0,), (1.5,), (10**6,), (1, "sorted")):
         with pytest.raises(InputError):
-            Person(**bad)
+            Person(*bad)
 
 
-def test_correlated_noise_with_the_identity_is_plain_training():
-    plain = dpsgd(0.05, noise_multiplier=3.0, sample_rate=0.1, steps=20)
-    found = correlated_noise(0.05, factor=np.eye(20), noise_multiplier=3.0, separation=1, sample_rate=0.1)
+BANDED = banded(40, [1.0, 0.5, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("factor", "separation", "participations"),
+    [(np.eye(20), 1, 20), (BANDED, 4, 10), (np.eye(5), 2, 3)],  # the last has begun
+    ids=["plain training", "banded", "uneven"],
+)
+def test_sampled_correlated_noise_counts_each_participation_once(factor, separation, participations):
+    noise = {"noise_multiplier": 1.5, "separation": separation}
+    found = correlated_noise(0.05, factor=factor, **noise, sample_rate=0.2)
+    plain = dpsgd(0.05, schedule=Segment(1.5, 0.2, participations))
     assert found.success == pytest.approx(plain.success, rel=1e-6)
-
-
-def test_banded_noise_counts_each_participation_once():
-    factor = banded(40, [1.0, 0.5, 0.25])
-    found = correlated_noise(0.05, factor=factor, noise_multiplier=1.5, separation=4, sample_rate=0.2)
-    assert found.success == pytest.approx(
-        dpsgd(0.05, noise_multiplier=1.5, sample_rate=0.2, steps=10).success, rel=1e-6
-    )
-    known = correlated_noise(0.05, factor=factor, noise_multiplier=1.5, separation=4)
-    assert known.success == pytest.approx(gaussian_ceiling(0.05, math.sqrt(10) / 1.5), rel=1e-6)
-    with pytest.raises(InputError, match="bands"):
-        correlated_noise(0.05, factor=factor, noise_multiplier=1.5, separation=2, sample_rate=0.2)
-
-
-def test_a_participation_that_has_begun_counts():
-    found = correlated_noise(0.05, factor=np.eye(5), noise_multiplier=2.0, separation=2, sample_rate=0.1)
-    assert found.success == pytest.approx(
-        dpsgd(0.05, noise_multiplier=2.0, sample_rate=0.1, steps=3).success, rel=1e-9
-    )
     assert found.assumptions[2:] == DPSGD_ASSUMPTIONS[2:]
+    known = correlated_noise(0.05, factor=factor, **noise)
+    assert known.success == pytest.approx(gaussian_ceiling(0.05, math.sqrt(participations) / 1.5), rel=1e-6)
+
+
+def test_sampling_needs_a_factor_whose_bands_end_before_a_record_returns():
+    with pytest.raises(InputError, match="bands"):
+        correlated_noise(0.05, factor=BANDED, noise_multiplier=1.5, separation=2, sample_rate=0.2)
 
 
 def test_participations_at_least_so_far_apart_are_as_many_as_fit():
@@ -254,57 +203,35 @@ def test_final_weights_of_a_quadratic_are_exactly_as_well_hidden_as_proven():
     shift = sum(factor**t for t in range(steps)) / (
         noise * math.sqrt(sum(factor ** (2 * t) for t in range(steps)))
     )
-    found = final_weights(
-        0.1,
-        noise_multiplier=noise,
-        steps=steps,
-        learning_rate=rate,
-        strong_convexity=curvature,
-        smoothness=curvature,
-    )
+    run = {"noise_multiplier": noise, "learning_rate": rate, "strong_convexity": curvature}
+    found = final_weights(0.1, **run, steps=steps, smoothness=curvature)
     assert found.success == pytest.approx(gaussian_ceiling(0.1, shift), rel=1e-9)
-    seen = dpsgd(0.1, noise_multiplier=noise, steps=steps).success
-    assert found.success < seen
-    long = [
-        final_weights(
-            0.1, noise_multiplier=noise, steps=n, learning_rate=0.3, strong_convexity=0.4, smoothness=2.0
-        ).success
-        for n in (1, 10, 100, 10**6)
-    ]
+    assert found.success < dpsgd(0.1, noise_multiplier=noise, steps=steps).success
+    long = [final_weights(0.1, **run, steps=n, smoothness=2.0).success for n in (1, 10, 100, 10**6)]
     assert long == sorted(long)
-    assert long[0] == pytest.approx(gaussian_ceiling(0.1, 1 / noise))
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("name", "value"),
     [
-        {"learning_rate": 3.0},
-        {"strong_convexity": 0.0},
-        {"smoothness": 0.1},
-        {"steps": 0},
-        {"learning_rate": 0},
+        ("learning_rate", 3.0),
+        ("learning_rate", 0),
+        ("strong_convexity", 0.0),
+        ("smoothness", 0.1),
+        ("steps", 0),
     ],
 )
-def test_final_weights_are_refused_where_steps_do_not_contract(bad):
-    good = {
-        "noise_multiplier": 2.0,
-        "steps": 9,
-        "learning_rate": 0.5,
-        "strong_convexity": 0.2,
-        "smoothness": 1.0,
-    }
+def test_final_weights_are_refused_where_steps_do_not_contract(name, value):
     with pytest.raises(InputError):
-        final_weights(0.1, **{**good, **bad})
+        final_weights(0.1, **{**CONTRACTING, name: value})
 
 
 def test_noise_for_a_person_is_certified_for_them():
     found = calibrate(0.05, 0.01, sample_rate=0.01, steps=1000, person=Person(5))
     assert found.bound.whose == "a person with at most 5 records"
     assert found.bound.success <= 0.05
-    less = dpsgd(
-        0.01, noise_multiplier=0.995 * found.noise_multiplier, sample_rate=0.01, steps=1000, person=Person(5)
-    )
-    assert less.success > 0.05
+    less = Segment(0.995 * found.noise_multiplier, 0.01, 1000)
+    assert dpsgd(0.01, schedule=less, person=Person(5)).success > 0.05
 
 
 def test_a_tilt_too_steep_for_the_first_lattice_is_met_by_a_finer_one():

@@ -28,13 +28,7 @@ from remanence import (
     mismatch,
     play,
 )
-from remanence.bounds import (
-    Person,
-    Segment,
-    correlated_noise,
-    dpsgd,
-    final_weights,
-)
+from remanence.bounds import Person, Segment, correlated_noise, dpsgd, final_weights
 from remanence.core.references import REMANENCE
 
 SIGNS = Records(torch.tensor([[1.0], [-1.0]]), torch.zeros(2))
@@ -81,12 +75,8 @@ class OneSign(Mechanism):
             return (sums * release["counts"].numpy()).sum(1)
         if self.batches == "balls-in-bins":
             bins = round(1 / self.rate)
-            places = np.array(
-                [
-                    np.bincount(each, minlength=bins)
-                    for each in itertools.product(range(bins), repeat=self.records)
-                ]
-            )
+            together = itertools.product(range(bins), repeat=self.records)
+            places = np.array([np.bincount(each, minlength=bins) for each in together])
             fits = sums.reshape(len(sums), -1, bins) @ places.T
             lengths = (places**2).sum(axis=1) / 2
             plus, minus = (
@@ -96,14 +86,9 @@ class OneSign(Mechanism):
         run = Segment(self.noise, self.rate, 1, self.records if self.batches == "poisson" else 1)
         return (run.loss(sums) - run.loss(-sums)).sum(1)
 
-    @property
-    def person(self):
-        return Person(self.records, self.batches)
-
     def ceiling(self):
-        return dpsgd(
-            0.5, noise_multiplier=self.noise, sample_rate=self.rate, steps=self.steps, person=self.person
-        )
+        run = Segment(self.noise, self.rate, self.steps)
+        return dpsgd(0.5, schedule=run, person=Person(self.records, self.batches))
 
 
 def banded(steps, coefficients):

@@ -12,29 +12,40 @@ def records(values, labels=None):
     return Records(features, torch.zeros(features.shape[:-1]) if labels is None else torch.tensor(labels))
 
 
-def test_each_guess_is_held_against_its_own_record():
-    found = Criterion(mean_squared_error, 0.01).compare(records([[0.0, 1.0]]), records([[1.0, 1.0]]))
-    assert found.succeeded.tolist() == [[False, True]]
+EACH, BEST, MATCHED, CLASS = Reduction.EACH, Reduction.BEST, Reduction.MATCHED, Reduction.CLASS
+NAN, INFINITE = float("nan"), float("inf")
 
 
-def test_the_best_match_makes_one_success_per_trial():
-    criterion = Criterion(mean_squared_error, 0.01, Reduction.BEST)
-    found = criterion.compare(records([[0.0, 5.0], [7.0, 8.0]]), records([[9.0, 5.0, 2.0], [1.0, 2.0, 3.0]]))
-    assert found.succeeded.tolist() == [[True], [False]]
+@pytest.mark.parametrize(
+    ("reduction", "targets", "guesses", "errors"),
+    [
+        (EACH, [[0.0, 1.0]], [[1.0, 1.0]], [[1.0, 0.0]]),  # each guess is compared with its own record
+        (BEST, [[0.0, 5.0], [7.0, 8.0]], [[9.0, 5.0, 2.0], [1.0, 2.0, 3.0]], [[0.0], [16.0]]),
+        (BEST, [[1.0]], [[NAN]], [[INFINITE]]),
+        # A greedy match would give 1.0 to the first record and leave 2.0 for nothing better than 0.
+        (MATCHED, [[0.0, 1.0, 2.0]], [[2.0, 0.0, 1.05]], [[0.0, 0.0025, 0.0]]),
+        (MATCHED, [[0.0, 1.0, 2.0]], [[1.0]], [[INFINITE, 0.0, INFINITE]]),  # too few guesses
+    ],
+)
+def test_guesses_are_compared_as_the_reduction_says(reduction, targets, guesses, errors):
+    found = Criterion(mean_squared_error, 0.01, reduction).compare(records(targets), records(guesses))
+    assert found.errors.tolist() == [pytest.approx(row) for row in errors]
+    assert found.succeeded.tolist() == [[error <= 0.01 for error in row] for row in errors]
 
 
-def test_matching_finds_the_assignment_of_least_total_error():
-    criterion = Criterion(mean_squared_error, 0.01, Reduction.MATCHED)
-    found = criterion.compare(records([[0.0, 1.0, 2.0]]), records([[2.0, 0.0, 1.05]]))
-    assert found.succeeded.all()
-    # A greedy match would give 1.0 to the first record and leave 2.0 for nothing better than 0.
-    assert found.errors[0].tolist() == pytest.approx([0.0, 0.0025, 0.0])
-
-
-def test_matching_heeds_labels_where_they_count():
-    criterion = Criterion(mean_squared_error, 0.01, Reduction.MATCHED, label_scale=1.0)
-    found = criterion.compare(records([[1.0, 1.0]], [[0, 1]]), records([[1.0, 1.0]], [[1, 0]]))
-    assert found.succeeded.all()
+@pytest.mark.parametrize(
+    ("reduction", "labels", "claimed", "met"),
+    [
+        *((reduction, [[1]], [[0]], False) for reduction in (EACH, BEST, MATCHED)),
+        (EACH, [[1]], [[NAN]], False),  # an unclaimed label matches nothing
+        (MATCHED, [[0, 1]], [[1, 0]], True),
+    ],
+)
+def test_a_wrong_label_spoils_a_recovered_record_only_where_labels_count(reduction, labels, claimed, met):
+    targets, guesses = (records([[1.0] * len(each[0])], each) for each in (labels, claimed))
+    assert Criterion(mean_squared_error, 0.01, reduction).compare(targets, guesses).succeeded.all()
+    counted = Criterion(mean_squared_error, 0.01, reduction, label_scale=1.0).compare(targets, guesses)
+    assert counted.succeeded.all() == counted.labels_agree.all() == met
 
 
 def test_bytes_do_not_wrap_around():
@@ -48,46 +59,14 @@ def test_an_exact_guess_of_a_record_of_zeros_is_exact():
     assert Criterion().compare(zero, zero).succeeded.all()
 
 
-def test_a_guess_about_a_class_is_held_against_the_closest_record_of_that_class_alone():
-    criterion = Criterion(mean_squared_error, 2.0, Reduction.CLASS)
-    targets = records([[0.0, 1.0, 5.0]], [[0, 1, 1]])
-    found = criterion.compare(targets, records([[1.0, 4.0, 0.0]], [[0, 1, 2]]))
-    assert found.errors.tolist() == [[1.0, 1.0, torch.inf]]  # nobody of class 2 was trained on
+def test_a_guess_about_a_class_is_compared_with_the_closest_record_of_that_class_alone():
+    targets, guesses = records([[0.0, 1.0, 5.0]], [[0, 1, 1]]), records([[1.0, 4.0, 0.0]], [[0, 1, 2]])
+    found = Criterion(mean_squared_error, 2.0, CLASS).compare(targets, guesses)
+    assert found.errors.tolist() == [[1.0, 1.0, INFINITE]]  # no record of class 2 was trained on
     assert found.succeeded.tolist() == [[True, True, False]]
 
 
-def test_matching_leaves_records_without_a_guess_unrecovered():
-    criterion = Criterion(mean_squared_error, 0.01, Reduction.MATCHED)
-    found = criterion.compare(records([[0.0, 1.0, 2.0]]), records([[1.0]]))
-    assert found.succeeded.tolist() == [[False, True, False]]
-    assert found.errors[0, 0] == torch.inf
-
-
-@pytest.mark.parametrize("reduction", [Reduction.EACH, Reduction.BEST, Reduction.MATCHED])
-def test_a_wrong_label_spoils_a_recovered_record_only_where_labels_count(reduction):
-    target, guess = records([[1.0]], [[1]]), records([[1.0]], [[0]])
-    assert Criterion(mean_squared_error, 0.01, reduction).compare(target, guess).succeeded.all()
-    counted = Criterion(mean_squared_error, 0.01, reduction, label_scale=1.0).compare(target, guess)
-    assert not counted.succeeded.any()
-    assert not counted.labels_agree.any()
-
-
-def test_an_unclaimed_label_matches_nothing():
-    guess = records([[1.0]], [[float("nan")]])
-    found = Criterion(mean_squared_error, 0.01, label_scale=1.0).compare(records([[1.0]], [[1]]), guess)
-    assert not found.succeeded.any()
-
-
-def test_a_guess_that_is_not_a_number_is_not_a_success():
-    found = Criterion(mean_squared_error, 0.01, Reduction.BEST).compare(
-        records([[1.0]]), records([[float("nan")]])
-    )
-    assert not found.succeeded.any()
-
-
 numbers = st.floats(-5, 5, allow_subnormal=False)
-
-
 ERRORS = [mean_squared_error, euclidean_error, relative_error(), mismatch]
 
 
@@ -104,13 +83,13 @@ def test_guesses_that_do_not_line_up_are_refused_with_a_way_out():
         Criterion().compare(records([[1.0]]), records([[1.0, 2.0]]))
 
 
-@pytest.mark.parametrize("threshold", [-1.0, float("nan")])
+@pytest.mark.parametrize("threshold", [-1.0, NAN])
 def test_a_threshold_must_be_a_number_of_at_least_zero(threshold):
     with pytest.raises(InputError, match="at least 0"):
         Criterion(threshold=threshold)
 
 
-@pytest.mark.parametrize("reduction", [Reduction.CLASS, Reduction.BEST, Reduction.MATCHED])
+@pytest.mark.parametrize("reduction", [CLASS, BEST, MATCHED])
 def test_trials_that_are_compared_a_few_at_a_time_give_the_same(reduction, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     labels = torch.tensor([0, 1, 1]).expand(7, -1)

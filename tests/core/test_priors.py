@@ -30,31 +30,44 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def test_the_baseline_of_a_weighted_shortlist_is_its_largest_weight():
-    prior = FinitePrior(points(0, 1, 2), torch.tensor([1.0, 2.0, 5.0]))
-    baseline = prior.baseline(Criterion(mismatch, 0.5))
-    assert baseline.value == baseline.lower == pytest.approx(5 / 8)
-    assert baseline.note == "exact, over 3 weighted candidates"
-    assert prior.describe() == (
-        "a shortlist of 3 candidates, one of which is the record, the likeliest 625 times in 1000"
-    )
-    assert (
-        FinitePrior(points(0, 1, 2)).describe() == "a shortlist of 3 candidates, one of which is the record"
-    )
+WEIGHTED = FinitePrior(points(0, 1, 2), torch.tensor([1.0, 2.0, 5.0]))
+EQUAL = Records(torch.ones(4, 1, dtype=torch.float64), torch.tensor([0, 0, 1, 2]))
+TEN = Records(torch.ones(10, 1, dtype=torch.float64), torch.arange(10))
+ANONYMOUS = Error("anonymous", lambda a, b: (a.flat - b.flat).abs().sum(-1))
 
 
-def test_a_guess_between_two_candidates_counts_for_both():
-    # 0 and 1 are farther than 0.6 apart, but 0.5 is within 0.6 of both.
-    baseline = FinitePrior(points(0, 1, 9)).baseline(Criterion(euclidean_error, 0.6))
-    assert baseline.lower == pytest.approx(1 / 3)
-    assert baseline.value == pytest.approx(2 / 3)
-    assert baseline.note.startswith("safe upper value; guessing a candidate alone gives 0.3333, over 3")
+@pytest.mark.parametrize(
+    ("prior", "criterion", "lower", "value", "note"),
+    [
+        (WEIGHTED, Criterion(mismatch, 0.5), 5 / 8, 5 / 8, "exact, over 3 weighted candidates"),
+        # 0 and 1 are farther than 0.6 apart, but 0.5 is within 0.6 of both.
+        (
+            FinitePrior(points(0, 1, 9)), Criterion(euclidean_error, 0.6), 1 / 3, 2 / 3,
+            "safe upper value; guessing a candidate alone gives 0.3333, over 3",
+        ),
+        # The middle of 0 and 1 has a squared error of 0.25 to both.
+        (FinitePrior(points(0, 1)), Criterion(mean_squared_error, 0.25), 0.5, 1, "safe upper value"),
+        (FinitePrior(points(0, 1)), Criterion(mean_squared_error, 0.24), 0.5, 0.5, "exact"),
+        (FinitePrior(EQUAL), Criterion(mismatch, 0.01), 1, 1, "exact"),
+        (FinitePrior(EQUAL), Criterion(mismatch, 0.01, label_scale=1.0), 0.5, 0.5, "exact"),
+        # Guessing the label 0.5 meets the classes 0 and 1, and both neighbours of a class are counted with it.
+        (FinitePrior(TEN), Criterion(mismatch, 0.5, label_scale=1.0), 0.1, 0.3, "safe upper value"),
+        (FinitePrior(points(0, 5)), Criterion(ANONYMOUS, 0.1), 0.5, 1, "1: this error states no reach"),
+        (Uninformed(), Criterion(), 0, 0, "0 by convention"),
+    ],
+)  # fmt: skip
+def test_the_baseline_of_a_shortlist_is_the_largest_weight_that_a_guess_may_meet(
+    prior, criterion, lower, value, note
+):
+    found = prior.baseline(criterion)
+    assert (found.lower, found.value) == pytest.approx((lower, value))
+    assert found.note.startswith(note)
 
 
-def test_for_a_squared_error_the_safe_radius_is_four_thresholds():
-    # The middle of 0 and 1 has a squared error of 0.25 to both.
-    assert FinitePrior(points(0, 1)).baseline(Criterion(mean_squared_error, 0.25)).value == 1
-    assert FinitePrior(points(0, 1)).baseline(Criterion(mean_squared_error, 0.24)).value == 0.5
+def test_a_shortlist_says_how_likely_its_likeliest_candidate_is():
+    whole = "a shortlist of 3 candidates, one of which is the record"
+    assert FinitePrior(points(0, 1, 2)).describe() == whole
+    assert WEIGHTED.describe() == f"{whole}, the likeliest 625 times in 1000"
 
 
 def test_no_guess_on_a_fine_grid_beats_the_baseline():
@@ -67,24 +80,6 @@ def test_no_guess_on_a_fine_grid_beats_the_baseline():
     best = float((errors <= criterion.threshold).double().mean(1).max())
     baseline = prior.baseline(criterion)
     assert baseline.lower <= best <= baseline.value
-
-
-def test_labels_that_count_split_candidates_with_equal_features():
-    same = Records(torch.ones(4, 1, dtype=torch.float64), torch.tensor([0, 0, 1, 2]))
-    assert FinitePrior(same).baseline(Criterion(mismatch, 0.01)).value == 1
-    assert FinitePrior(same).baseline(Criterion(mismatch, 0.01, label_scale=1.0)).value == 0.5
-
-
-def test_a_label_between_two_classes_counts_for_both():
-    ten = Records(torch.ones(10, 1, dtype=torch.float64), torch.arange(10))
-    baseline = FinitePrior(ten).baseline(Criterion(mismatch, 0.5, label_scale=1.0))
-    assert baseline.lower == pytest.approx(0.1)
-    assert baseline.value + 1e-12 >= 0.2  # guessing the label 0.5 meets two
-
-
-def test_an_error_without_a_stated_reach_gives_the_trivial_baseline():
-    anonymous = Error("anonymous", lambda a, b: (a.flat - b.flat).abs().sum(-1))
-    assert FinitePrior(points(0, 5)).baseline(Criterion(anonymous, 0.1)).value == 1
 
 
 @pytest.mark.parametrize("weights", [[1.0], [-1.0, 2.0, 1.0], [0.0, 0.0, 0.0], [float("nan"), 1.0, 1.0]])
@@ -136,12 +131,6 @@ def test_targets_that_the_adversary_holds_are_known_from_records_that_occur_once
 def test_a_game_must_say_where_targets_come_from_that_the_adversary_does_not_hold(prior):
     with pytest.raises(InputError, match="targets"):
         Game(looped(dict), prior, points(0, 1))
-
-
-def test_an_uninformed_baseline_is_zero_and_says_so():
-    baseline = Uninformed().baseline(Criterion())
-    assert baseline.value == 0
-    assert "convention" in baseline.note
 
 
 def test_no_guess_meets_more_than_is_counted_and_the_count_is_below_the_reach_alone():
