@@ -27,7 +27,6 @@ def log_delta_upper(run, epsilon, *, removing):
         ((0.317605, 0.02, 1000), 100.0),
         ((0.590502, 0.01, 100), 4.0),
         ((10.705414, 0.99, 100), 4.0),
-        ((5.0, 1.0, 100), 9.997),  # papers.md §1.2
     ],
 )
 def test_the_anchors_are_certified_from_the_safe_side(settings, epsilon):
@@ -82,3 +81,9 @@ def test_epsilon_falls_with_delta_and_delta_with_epsilon():
 
 def test_a_generous_delta_needs_no_epsilon():
     assert epsilon_upper(Segment(20.0, 0.01, 10), 0.5) == 0
+
+
+def test_full_batch_epsilon_is_the_papers():
+    # papers.md §1.2: T = 100, q = 1, δ = 1e-5: σ = 5 gives ε = 9.997
+    assert epsilon_upper(Segment(5.0, 1.0, 100), 1e-5) == pytest.approx(9.997, abs=1e-3)
+    assert delta_upper(Segment(5.0, 1.0, 100), 9.997) == pytest.approx(1e-5, rel=1e-3)
