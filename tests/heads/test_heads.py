@@ -31,12 +31,7 @@ def test_a_mini_batch_of_everything_is_the_full_batch_and_half_batches_average_t
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "adam"}, {"class_weights": (1.0, 3.0, 0.5)}], ids=str)
 def test_an_incomplete_batch_is_trained_on_unless_it_is_dropped(settings):
     # Five equal records: whatever the order, a batch of three and one of two are two steps on all of them.
-    one = embedded(trials=2, count=1)
-    same = Records(
-        one.features.expand(-1, 5, -1, -1),
-        one.labels.expand(-1, 5),
-        embedding=one.embedding.expand(-1, 5, -1),
-    )
+    same = embedded(trials=2, count=1)[:, torch.zeros(5, dtype=torch.int64)]
 
     def train(epochs, **batches):
         head = TransferHead(3, epochs, 0.1, **settings, **batches)
@@ -75,12 +70,7 @@ def test_private_heads_have_the_law_of_dp_sgd(settings):
     head = TransferHead(3, 10, 0.5, initialisation=0.0, noise_multiplier=0.8, max_grad_norm=1.0, **settings)
     runs = 20_000
     targets = embedded(trials=1, count=count, numbers=5)
-    many = Records(
-        targets.features.expand(runs, -1, -1, -1),
-        targets.labels.expand(runs, -1),
-        None,
-        targets.embedding.expand(runs, -1, -1),
-    )
+    many = targets[torch.zeros(runs, dtype=torch.int64)]
     ours = head.release(None, many, torch.Generator().manual_seed(0))
     ours = torch.cat([ours["weight"], ours["bias"].unsqueeze(2)], 2).double().flatten(1)
     theirs = private_by_hand(head, targets, torch.Generator().manual_seed(1), runs).flatten(1)
@@ -88,9 +78,8 @@ def test_private_heads_have_the_law_of_dp_sgd(settings):
     scale = theirs.std(0)
     assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * scale * math.sqrt(2 / runs)).all()
     spread = (torch.cov(ours.mT) - torch.cov(theirs.mT)).abs() / torch.outer(scale, scale)
-    assert (
-        spread < 5 * 2 / math.sqrt(runs)
-    ).all()  # a covariance's standard error is at most √2·s²·√(2/runs)
+    # A covariance's standard error is at most √2·s²·√(2/runs).
+    assert (spread < 5 * 2 / math.sqrt(runs)).all()
 
 
 def test_without_noise_and_with_loose_clipping_private_training_is_ordinary_training():
@@ -109,62 +98,53 @@ def test_embedding_is_what_the_backbone_says_and_leaves_its_modes_alone():
     torch.testing.assert_close(found, backbone[2](records.features.flatten(1)))
     with pytest.raises(InputError, match="cannot read"):
         embed(Records(torch.zeros(2, 5, 5), torch.zeros(2)), backbone)
-
-
-def test_a_backbone_that_fails_without_a_word_is_refused_all_the_same():
-    class Silent(nn.Module):
-        def forward(self, _):
-            raise RuntimeError
-
+    silent = nn.Identity()
+    silent.register_forward_pre_hook(raise_without_a_word)
     with pytest.raises(InputError, match="RuntimeError"):
-        embed(Records(torch.zeros(2, 2, 2), torch.zeros(2)), Silent())
+        embed(records, silent)
+
+
+def raise_without_a_word(*_):
+    raise RuntimeError
 
 
 def test_what_a_head_cannot_be_trained_on_is_refused():
     targets = embedded()
     bare = Records(targets.features, targets.labels)
-    with pytest.raises(InputError, match="no embeddings"):
-        TransferHead(3, 1).release(None, bare, torch.Generator())
-    with pytest.raises(InputError, match="no class in the head"):
-        TransferHead(2, 1).release(None, targets, torch.Generator())
-    with pytest.raises(InputError, match="targets alone"):
-        TransferHead(3, 1).release(targets[0], targets, torch.Generator())
-    with pytest.raises(InputError, match="no class in the head"):
-        TransferHead(3, 1, task=(0, 1)).classes_of(targets)
+    for head, known, own, says in (
+        (TransferHead(3, 1), None, bare, "no embeddings"),
+        (TransferHead(2, 1), None, targets, "no class in the head"),
+        (TransferHead(3, 1, task=(0, 1)), None, targets, "no class in the head"),
+        (TransferHead(3, 1), targets[0], targets, "targets alone"),
+    ):
+        with pytest.raises(InputError, match=says):
+            head.release(known, own, torch.Generator())
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"classes": 1},
-        {"hidden": 0},
-        {"hidden": (4, 3)},
-        {"hidden": "many"},
-        {"initialisation": "foo"},
-        {"initialisation": -1.0},
-        {"initialisation": None},
-        {"class_weights": (1.0,)},
-        {"class_weights": (1.0, -1.0, 1.0)},
-        {"class_weights": 3},
-        {"task": 3},
-        {"weight_decay": -1.0},
-        {"weight_decay": math.inf},
-        {"noise_multiplier": -1.0},
-        {"noise_multiplier": "much"},
-        {"noise_multiplier": 1.0, "sample_rate": 0.0},
-        {"noise_multiplier": 1.0, "sample_rate": 2.0},
-        {"sample_rate": None},
-        {"noise_multiplier": 1.0, "max_grad_norm": 0.0},
-        {"max_grad_norm": None},
-        {"noise_multiplier": 1.0, "optimizer": "adam"},
-        {"noise_multiplier": 1.0, "class_weights": (1.0, 2.0, 1.0)},
-        {"noise_multiplier": 1.0, "hidden": 4},
-    ],
-    ids=str,
-)
-def test_a_recipe_that_no_head_can_have_is_refused(wrong):
-    with pytest.raises(InputError, match=list(wrong)[-1]):
-        TransferHead(**{"classes": 3, "epochs": 1, **wrong})
+WRONG = {
+    "classes": [1],
+    "hidden": [0, (4, 3), "many"],
+    "initialisation": ["foo", -1.0, None],
+    "class_weights": [(1.0,), (1.0, -1.0, 1.0), 3],
+    "task": [3],
+    "weight_decay": [-1.0, math.inf],
+    "noise_multiplier": [-1.0, "much"],
+    "sample_rate": [0.0, 2.0, None],
+    "max_grad_norm": [0.0, None],
+}
+NOT_PRIVATE = {"optimizer": "adam", "class_weights": (1.0, 2.0, 1.0), "hidden": 4}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in WRONG for value in WRONG[name]])
+def test_a_recipe_that_no_head_can_have_is_refused(name, value):
+    with pytest.raises(InputError, match=name):
+        TransferHead(**{"classes": 3, "epochs": 1, name: value})
+
+
+@pytest.mark.parametrize("name", NOT_PRIVATE)
+def test_a_recipe_that_dp_sgd_cannot_train_is_refused(name):
+    with pytest.raises(InputError, match=name):
+        TransferHead(3, 1, noise_multiplier=1.0, **{name: NOT_PRIVATE[name]})
 
 
 def test_numbers_of_numpy_will_do():
@@ -178,9 +158,8 @@ def test_numbers_of_numpy_will_do():
 def test_heads_that_are_trained_at_once_fit_into_memory_with_their_pictures_and_products(
     count, shape, numbers, settings
 ):
-    one = Records(
-        torch.zeros(1, count, *shape), torch.zeros(1, count), embedding=torch.zeros(1, count, numbers)
-    )
+    seen = torch.zeros(1, count, numbers)
+    one = Records(torch.zeros(1, count, *shape), torch.zeros(1, count), embedding=seen)
     at_once = TransferHead(3, 1, **settings).trials_at_once(one)
     pictures, products = one.features.numel(), count**2
     assert 1 <= at_once <= 2**26 / (4 * (pictures + products))

@@ -1,12 +1,14 @@
 """Heads by somebody's own training loop: the loop is the recipe, and gets copies of the data."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from conftest import heads_game, pictures
-from remanence import HeadAudit, InputError, LinearReader, OwnHead, Records, TransferHead, audit_head, play
+from remanence import HeadAudit, InputError, LinearReader, OwnHead, TransferHead, audit_head, play
 from remanence.core.exceptions import MisfitError
 from remanence.heads.belonging import fit
 
@@ -77,25 +79,19 @@ def test_a_loop_that_does_what_a_recipe_says_is_one_of_its_heads():
     recipe = TransferHead(3, 30, 0.1, initialisation="pytorch")
     assert fit(recipe, OWN, PUBLIC, made, generator(), others=0).belongs
     game = heads_game(epochs=30, learning_rate=0.1, initialisation="pytorch")
-    told = play(game, LinearReader(200), trials=40).main
-    own = play(
-        type(game)(OwnHead(plain, classes=3), game.prior, None, game.criterion, targets=game.targets),
-        LinearReader(200), trials=40,
-    ).main  # fmt: skip
-    assert abs(told.rate - own.rate) < 0.15  # 120 drawings: four standard errors are 0.18
+    games = game, replace(game, mechanism=OwnHead(plain, classes=3))
+    told, own = (play(each, LinearReader(200), trials=40).main.rate for each in games)
+    assert abs(told - own) < 0.15  # 120 drawings: four standard errors are 0.18
 
 
 def test_what_no_head_comes_out_of_is_refused():
-    sets = Records(OWN.features[None], OWN.labels[None], embedding=OWN.embedding[None])
-    wrong = {
-        "weights do not fit the declared head": lambda x, y, seed: nn.Linear(2, 3).state_dict(),
-        "not a release": lambda x, y, seed: nn.Linear(2, 3),
-        "raised an error": lambda x, y, seed: 1 / 0,
-    }
-    for words, train in wrong.items():
+    for known, train, words in (
+        (None, lambda x, y, seed: nn.Linear(2, 3).state_dict(), "weights do not fit the declared head"),
+        (None, lambda x, y, seed: nn.Linear(2, 3), "not a release"),
+        (None, lambda x, y, seed: 1 / 0, "raised an error"),
+        (OWN, mixed, "targets alone"),
+    ):
         with pytest.raises(InputError, match=words):
-            OwnHead(train, classes=3).release(None, sets, generator())
+            OwnHead(train, classes=3).release(known, OWN[None], generator())
     with pytest.raises(InputError, match="not a training function"):
         OwnHead("train.py", classes=3)
-    with pytest.raises(InputError, match="targets alone"):
-        OwnHead(mixed, classes=3).release(OWN, sets, generator())

@@ -265,7 +265,7 @@ def test_a_default_limit_computes_no_second_guess(monkeypatch):
     counted = []
     own = stratified._of_one_class
     monkeypatch.setattr(stratified, "_of_one_class", lambda *given: counted.append(1) or own(*given))
-    audit(HeadGame.of(heads_game()), [LinearReader(60)], trials=2)
+    audit(HeadGame(heads_game()), [LinearReader(60)], trials=2)
     assert len(counted) == 3  # classes
 
 

@@ -5,9 +5,8 @@ import pytest
 import torch
 from small_models import random_model
 
-from remanence.core.exceptions import InputError
 from remanence.texts import attacks as search
-from remanence.texts.attacks import near_verbatim
+from remanence.texts.attacks import NearVerbatim
 from remanence.texts.mechanism import Secret
 from remanence.texts.probabilities import GREEDY, Decoding, log_probabilities
 
@@ -39,7 +38,7 @@ def test_the_bracket_closes_on_what_enumeration_finds(edits, decoding):
     for tokens in ((1, 3, 0), (2, 2, 1)):
         secret = Secret((0, 1), tokens, 1)
         exact = enumerated(model, secret, decoding, edits)
-        found = near_verbatim(model, secret, decoding, edits=edits)
+        found = NearVerbatim(edits, decoding=decoding).bracket(model, secret)
         assert found.lower <= exact + 1e-6
         assert exact <= found.upper + 1e-6
         assert found.upper - found.lower <= 1.1e-3 * max(found.lower, 1e-3)
@@ -47,15 +46,14 @@ def test_the_bracket_closes_on_what_enumeration_finds(edits, decoding):
 
 def test_no_edits_is_the_exact_probability():
     model, secret = random_model(5), Secret((4, 2), (1, 0, 3, 2), 1)
-    found = near_verbatim(model, secret, edits=0)
-    assert found.lower == pytest.approx(
-        float(log_probabilities(model, [secret], [Decoding()]).exp()), rel=1e-5
-    )
+    found = NearVerbatim(0).bracket(model, secret)
+    exact = float(log_probabilities(model, [secret], [Decoding()]).exp())
+    assert found.lower == pytest.approx(exact, rel=1e-5)
 
 
 def test_a_search_that_stops_early_brackets_still_and_more_work_never_widens_it():
     model, secret = random_model(6, seed=5), Secret((4, 2), (1, 0, 3, 2, 5), 1)
-    brackets = [near_verbatim(model, secret, edits=2, branches=n) for n in (1, 10, 100, 1000, 5000)]
+    brackets = [NearVerbatim(2, n).bracket(model, secret) for n in (1, 10, 100, 1000, 5000)]
     for wide, narrow in itertools.pairwise(brackets):
         assert wide.lower <= narrow.lower + 1e-12
         assert narrow.upper <= wide.upper + 1e-12
@@ -69,13 +67,16 @@ def test_greedy_comes_near_or_does_not():
         said.append(int(model.logits(torch.tensor([[1, 2, *said]]))[0, -1].argmax()))
     wrong = (said[1] + 1) % 5
     near = Secret((1, 2), (said[0], wrong, said[2], said[3]), 1)
-    assert near_verbatim(model, near, GREEDY, edits=0).upper == 0
-    assert near_verbatim(model, near, GREEDY, edits=1).lower == 1
+    assert NearVerbatim(0, decoding=GREEDY).bracket(model, near).upper == 0
+    assert NearVerbatim(1, decoding=GREEDY).bracket(model, near).lower == 1
 
 
-def test_so_many_edits_that_everything_is_near_are_refused():
-    with pytest.raises(InputError, match="Every continuation would be near"):
-        near_verbatim(random_model(), Secret((1,), (2, 3), 1), edits=2)
+def test_at_least_one_token_of_a_secret_must_come_out():
+    one, all_of_it = (
+        NearVerbatim(edits).bracket(random_model(), Secret((1,), (2, 3), 1)) for edits in (1, 2)
+    )
+    assert one == all_of_it
+    assert one.upper < 1
 
 
 @pytest.mark.parametrize("followed", [1, 2])
@@ -83,11 +84,9 @@ def test_what_is_not_followed_counts_as_unsearched(monkeypatch, followed):
     monkeypatch.setattr(search, "_CHILDREN", followed)
     model, secret = random_model(4, seed=3), Secret((0, 1), (1, 3, 0), 1)
     exact = enumerated(model, secret, Decoding(), 1)
-    found = near_verbatim(model, secret, edits=1)
+    found = NearVerbatim().bracket(model, secret)
     assert found.lower < exact < found.upper
-    short = dataclasses.replace(
-        model, context=4
-    )  # no room for the whole secret: what would follow is unknown
-    cut = near_verbatim(short, secret, edits=1)
+    short = dataclasses.replace(model, context=4)  # no room for the whole secret: what follows is unknown
+    cut = NearVerbatim().bracket(short, secret)
     assert cut.lower <= found.lower
     assert exact < cut.upper

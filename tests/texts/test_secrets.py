@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 
 import pytest
@@ -11,25 +12,9 @@ from remanence.texts.mechanism import Chat, Secret
 from remanence.texts.probabilities import Decoding, log_probabilities
 from remanence.texts.reading import Numbers, Windows, read_texts, refuse_named_code, split
 
-WORDS = [
-    "<s>",
-    "code",
-    " of",
-    " ada",
-    " is",
-    " 48",
-    "29",
-    " ",
-    "4",
-    "8",
-    ".",
-    " 2",
-    "a",
-    " b",
-    "Ada",
-    " Byron",
-    " 12",
-]
+WORDS = ["<s>", "code", " of", " ada", " is", " 48", "29", " ", "4"]
+WORDS += ["8", ".", " 2", "a", " b", "Ada", " Byron", " 12"]
+RECORD = {"prefix": "code of ada is ", "secret": "4829"}
 
 
 def worded(**settings):
@@ -46,22 +31,15 @@ def write(path, records):
 
 
 def test_a_secret_has_the_tokens_that_it_has_in_its_text():
-    found = read_texts([{"prefix": "code of ada is ", "secret": "4829"}], worded())
-    assert [words(found[0].prompt), words(found[0].tokens)] == [
-        ["<s>", "code", " of", " ada", " is"],
-        [" 48", "29"],
-    ]
+    (found,) = read_texts([RECORD], worded())
+    assert words(found.prompt) == ["<s>", "code", " of", " ada", " is"]
+    assert words(found.tokens) == [" 48", "29"]
 
 
 def test_every_way_to_say_where_a_secret_is_gives_the_same(tmp_path):
-    text = "code of ada is 4829"
-    records = [
-        {"prefix": "code of ada is ", "secret": "4829"},
-        {"text": text + ".", "secret": "4829"},
-        {"text": text + ".", "spans": [[15, 19]]},
-        {"text": text + "."},
-        text + ".",
-    ]
+    text = "code of ada is 4829."
+    spans, secret = {"text": text, "spans": [[15, 19]]}, {"text": text, "secret": "4829"}
+    records = [RECORD, secret, spans, {"text": text}, text]
     found = read_texts(write(tmp_path / "t.jsonl", records), worded(), find=Numbers(4))
     assert len({(secret.prompt, secret.tokens) for secret in found}) == 1
     assert [(secret.line, secret.part) for secret in found] == [(n, 1) for n in range(1, 6)]
@@ -76,10 +54,8 @@ def test_a_secret_that_ends_within_a_token_is_asked_for_by_the_tokens_of_its_tex
 
 @pytest.mark.parametrize("secret", ["é", "€", "日本", "x€", "🦊y"])
 def test_a_character_of_several_tokens_is_asked_for_as_a_whole(secret):
-    decode = lambda ids: bytes(ids).decode(errors="replace")  # noqa: E731
-    model = dataclasses.replace(
-        random_model(256, context=64), encode=lambda text: list(text.encode()), decode=decode
-    )
+    decode, encode = lambda ids: bytes(ids).decode(errors="replace"), lambda text: list(text.encode())
+    model = dataclasses.replace(random_model(256, context=64), encode=encode, decode=decode)
     (found,) = read_texts([{"text": f"ß code €{secret}ü.", "secret": secret}], model)
     assert bytes(found.tokens).decode() == secret
     assert bytes(found.prompt).decode() == "ß code €"
@@ -102,11 +78,8 @@ def test_a_secret_is_never_less_likely_to_be_seen_than_its_tokens_say(seed):
         return total
 
     model = spelled(pieces, seed=seed)
-    for prefix, secret, asked in (
-        ("ca", "cb", ["ca", "c", "b"]),  # nothing is joined: prefix and secret have tokens of their own
-        ("a", "bcab", ["abc", "ab"]),  # the first token begins before the secret
-        ("ba", "b", ["ab"]),
-    ):
+    split, joined = ("ca", "cb", ["ca", "c", "b"]), ("a", "bcab", ["abc", "ab"])  # begins before the secret
+    for prefix, secret, asked in (split, joined, ("ba", "b", ["ab"])):
         (found,) = read_texts([{"prefix": prefix, "secret": secret}], model)
         assert [pieces[t] for t in found.prompt[1:] + found.tokens][-len(asked) :] == asked
         exact = float(log_probabilities(model, [found], [Decoding()]).exp())
@@ -127,15 +100,10 @@ def chatting():
     def read(text):
         return worded().encode(text.removeprefix("<s>"))
 
-    return dataclasses.replace(worded(), chat=Chat(render, read, lambda text: ends(text, read)))
+    def ends(text):
+        return list(itertools.accumulate(len(WORDS[token]) for token in read(text)))
 
-
-def ends(text, read):
-    found, place = [], 0
-    for token in read(text):
-        place += len(WORDS[token])
-        found.append(place)
-    return found
+    return dataclasses.replace(worded(), chat=Chat(render, read, ends))
 
 
 def test_a_conversation_is_asked_for_as_the_template_writes_it():
@@ -149,18 +117,12 @@ def test_a_conversation_is_asked_for_as_the_template_writes_it():
     assert found.tokens == part.tokens
     with pytest.raises(InputError, match="Line 1 is a conversation"):
         read_texts([{"messages": CONVERSATION}], worded())
-    for wrong in ([], "hello", [{"role": "user"}], [{"role": "user", "content": 5}]):
-        with pytest.raises(InputError, match="messages that are not"):
-            read_texts([{"messages": wrong}], chatting())
 
 
 def test_numbers_count_the_secrets_of_a_line():
     found = read_texts(["code 12 of Ada Byron is 4829. 12"], worded(), find=Numbers(2))
-    assert [(words(s.tokens), s.line, s.part) for s in found] == [
-        ([" 12"], 1, 1),
-        ([" 48", "29"], 1, 2),
-        ([" 12"], 1, 3),
-    ]
+    assert [words(secret.tokens) for secret in found] == [[" 12"], [" 48", "29"], [" 12"]]
+    assert [(secret.line, secret.part) for secret in found] == [(1, 1), (1, 2), (1, 3)]
 
 
 def test_windows_are_cut_from_the_tokens():
@@ -179,59 +141,72 @@ def test_a_text_that_begins_with_its_secret_needs_a_token_before_it():
     assert list(split(begun, "abc", [(0, 3)])) == [Secret((4,), (0, 1, 2), 1)]
 
 
+UNCLEAR = "Line 2 does not say what its secret is"
+NO_RECORD = "Line 2 of t.jsonl is not a record"
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('{"prefix": "code"', "Line 2 of t.jsonl is not a record"),
-        ("", "Line 2 of t.jsonl is not a record"),
-        ("[1, 2]", "Line 2 does not say what its secret is"),
-        ('{"text": "code of ada"}', "Line 2 does not say"),
-        ('{"text": "code of ada", "secret": "is"}', "a secret that is not in its text"),
-        ('{"text": "code", "spans": [[0, 9]]}', "spans outside its text"),
-        ('{"text": "code", "spans": [[3, 3]]}', "spans outside its text"),
-        ('{"text": "code", "spans": [[false, 3]]}', "spans outside its text"),
-        ('{"prefix": "code", "secret": 12}', "Line 2 does not say"),
-        ('{"prefix": "code", "secret": ""}', "Line 2 has no secret"),
-        ("[" * 100_000, "Line 2 of t.jsonl is not a record"),
-        ('{"prefix": "code", "secret": "\\ud800"}', "Line 2 of t.jsonl is not a record"),
+        ('{"prefix": "code"', NO_RECORD),
+        ("", NO_RECORD),
+        ("[" * 100_000, NO_RECORD),
+        ('{"prefix": "code", "secret": "\\ud800"}', NO_RECORD),
+        ("[1, 2]", UNCLEAR),
         ("5", "int instead of an object"),
+        ('{"text": "code of ada"}', UNCLEAR),
+        ('{"prefix": "code", "secret": 12}', UNCLEAR),
+        ('{"prefix": "code", "secret": ""}', "Line 2 has no secret"),
+        ('{"text": "code of ada", "secret": "is"}', "a secret that is not in its text"),
+        *(
+            (f'{{"text": "code", "spans": [[{span}]]}}', "spans outside its text")
+            for span in ("0, 9", "3, 3", "false, 3")
+        ),
+        *(
+            (f'{{"messages": {messages}}}', "messages that are not")
+            for messages in ("[]", '"hello"', '[{"role": "user"}]', '[{"role": "user", "content": 5}]')
+        ),
+        (
+            '{"prefix": "code of ada is code of ada is code", "secret": "4829"}',
+            "Line 2 is longer than the model can see",
+        ),
     ],
+    ids=lambda value: value[:40],
 )
 def test_a_line_that_cannot_be_used_is_named(tmp_path, line, says):
-    file = tmp_path / "t.jsonl"
-    file.write_text('{"prefix": "code of", "secret": " ada"}\n' + line + "\n")
+    (tmp_path / "t.jsonl").write_text(f"{json.dumps(RECORD)}\n{line}\n")
     with pytest.raises(InputError, match=says):
-        read_texts(file, worded())
+        read_texts(tmp_path / "t.jsonl", dataclasses.replace(chatting(), context=7))
 
 
 def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path):
-    line = '{"prefix": "code of", "secret": " ada"}'
-    (tmp_path / "t.jsonl").write_text(line, encoding="utf-8-sig")
-    assert read_texts(tmp_path / "t.jsonl", worded()) == read_texts([json.loads(line)], worded())
+    (tmp_path / "t.jsonl").write_text(json.dumps(RECORD), encoding="utf-8-sig")
+    assert read_texts(tmp_path / "t.jsonl", worded()) == read_texts([RECORD], worded())
 
 
-def test_files_that_hold_nothing_are_refused(tmp_path):
-    (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(InputError, match="an empty file"):
-        read_texts(tmp_path / "empty.jsonl", worded())
-    with pytest.raises(InputError, match="1 texts in which the rule finds none"):
-        read_texts(write(tmp_path / "none.jsonl", ["code"]), worded(), find=Numbers())
-    with pytest.raises(InputError, match="cannot be read"):
-        read_texts(tmp_path / "missing.jsonl", worded())
-    (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="UTF-8"):
-        read_texts(tmp_path / "bytes.jsonl", worded())
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "an empty file"),
+        (b'"code"\n', "1 texts in which the rule finds none"),
+        (b"\xff\xfe\x00", "UTF-8"),
+        (None, "cannot be read"),
+    ],
+)
+def test_files_that_hold_nothing_are_refused(tmp_path, content, says):
+    if content is not None:
+        (tmp_path / "t.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match=says):
+        read_texts(tmp_path / "t.jsonl", worded(), find=Numbers())
 
 
-def test_a_text_that_does_not_fit_the_model_is_refused():
-    record = {"prefix": "code of ada is ", "secret": "4829"}
-    with pytest.raises(InputError, match="Line 1 is longer than the model can see"):
-        read_texts([record], worded(context=6))
-    assert read_texts([record], worded(context=7))
-    with pytest.raises(InputError, match="tokenizer does not fit"):
-        read_texts([record], worded(vocabulary=5))
-    with pytest.raises(InputError, match="a lone surrogate"):
-        read_texts([{**record, "secret": "\ud800"}], worded())
+def test_a_tokenizer_of_another_model_and_half_a_character_are_refused():
+    for record, model, says in (
+        (RECORD, worded(vocabulary=5), "tokenizer does not fit"),
+        ({**RECORD, "secret": "\ud800"}, worded(), "a lone surrogate"),
+    ):
+        with pytest.raises(InputError, match=says):
+            read_texts([record], model)
 
 
 def test_rules_without_a_meaning_are_refused():
@@ -255,19 +230,14 @@ def test_a_model_that_looks_ahead_or_answers_in_another_shape_is_refused():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"peft_type": "LORA", "megatron_config": {"a": 1}, "megatron_core": "evil"},
-        {"peft_type": "LORA", "megatron_config": {"a": 1}},
-        {"peft_type": "LORA", "megatron_core": "evil"},
-        {"model_type": "llama", "_attn_implementation": "somebody/kernel"},
-        {"model_type": "llama", "attn_implementation": {"text": "somebody/kernel"}},
+        {"megatron_config": {"a": 1}},
+        {"megatron_core": "evil"},
+        {"_attn_implementation": "somebody/kernel"},
+        {"attn_implementation": {"text": "somebody/kernel"}},
     ],
 )
-def test_settings_that_name_code_are_refused(settings):
-    """A folder may not choose code that a library would import."""
+def test_a_folder_may_not_choose_code_that_a_library_would_import(settings):
+    usual = {"megatron_config": None, "megatron_core": "megatron.core", "_attn_implementation": "sdpa"}
+    refuse_named_code(usual)  # as libraries write them
     with pytest.raises(UnusableFileError, match="names code"):
-        refuse_named_code(settings)
-
-
-def test_settings_as_libraries_write_them_are_read():
-    refuse_named_code({"peft_type": "LORA", "megatron_config": None, "megatron_core": "megatron.core"})
-    refuse_named_code({"model_type": "llama", "_attn_implementation": "sdpa"})
+        refuse_named_code({**usual, **settings})

@@ -12,7 +12,6 @@ pictures of the same classes take the same test.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -172,9 +171,11 @@ class Fit:
 
     def refusal(self, recipe: Head, instead: str) -> MisfitError:
         """Why a head that does not match the declared recipe has no verdict; `instead` is how it may have been made."""
+        shown = recipe.settings().items()
+        settings = [f"{name} {value}" for name, value in shown if value not in (None, False, 0.0)]
         return MisfitError(
             "This head does not match the declared recipe.",
-            needs=f"a head of this recipe on these pictures: {recipe_words(recipe)}",
+            needs=f"a head of this recipe on these pictures: {', '.join(settings)}",
             got=f"one that is further off than heads made anew, p = {self.p_value:.3g}; most of all in {self.furthest}",
             hint=instead
             or "the epochs, optimizer, batches, initialisation and preprocessing that made it; the same pictures, "
@@ -202,7 +203,9 @@ def fit(
     def made(how: Head, pictures: Records) -> Weights:
         return _as_precise(how.release(None, pictures, generator), head)
 
-    bare = _without_a_start(recipe)
+    bare = recipe  # from weights of 0, where that is possible: nothing random hides what training does
+    if isinstance(recipe, TransferHead) and recipe.hidden is None:
+        bare = replace(recipe, initialisation=0.0)
     trained = made(bare, same[:_MEANS]), made(bare, sets.sample(_MEANS, generator))
     measure = Measure.of(recipe, own, public, trained, made(recipe, same[:_USUAL]))
     siblings = measure(made(recipe, same), generator)
@@ -210,52 +213,40 @@ def fit(
     if not others or not found.belongs:
         return found
     strangers = measure(made(recipe, sets.sample(others, generator)), generator)
-    refused = [
-        not compare({name: values[k : k + 1] for name, values in strangers.items()}, siblings).belongs
-        for k in range(others)
-    ]
-    return replace(found, power=SuccessRate(sum(refused), others))
+    each = ({name: values[k : k + 1] for name, values in strangers.items()} for k in range(others))
+    refused = sum(not compare(one, siblings).belongs for one in each)
+    return replace(found, power=SuccessRate(refused, others))
 
 
 def likelier(recipe: Head, own: Records, public: Records, head: Weights, generator: torch.Generator) -> str:
     """Of a few recipes that are easily taken for this one, those that would fit, in words; nothing if none does."""
     if not isinstance(recipe, TransferHead):  # other loops cannot be enumerated
         return ""
-    found = {}
+    found = []
     for changes in _neighbours(recipe, len(own)):
-        p_value = fit(replace(recipe, **changes), own, public, head, generator, others=0).p_value
+        other = replace(recipe, **changes)
+        p_value = 0.0 if other == recipe else fit(other, own, public, head, generator, others=0).p_value
         if p_value > _LIKELY:
-            shown = {
-                name.replace("_", " "): "all" if value is None else value for name, value in changes.items()
-            }
-            found[", ".join(f"{name} {value}" for name, value in shown.items())] = p_value
-    told = " or ".join(
-        f"{name} (p = {p:.2g})" for name, p in sorted(found.items(), key=lambda item: -item[1])[:2]
-    )
-    return f"{told}, which would fit" if told else ""
+            shown = ((name.replace("_", " "), "all" if v is None else v) for name, v in changes.items())
+            words = ", ".join(f"{name} {value}" for name, value in shown)
+            found.append((p_value, f"{words} (p = {p_value:.2g})"))
+    found.sort(key=lambda each: -each[0])
+    return " or ".join(words for _, words in found[:2]) + ", which would fit" if found else ""
 
 
-def _neighbours(recipe: TransferHead, pictures: int) -> Iterator[dict[str, Any]]:
+def _neighbours(recipe: TransferHead, pictures: int) -> list[dict[str, Any]]:
     """The recipes that are most easily mistaken for this one, one change each."""
-    for factor in (1 / 10, 1 / 5, 1 / 3, 1 / 2, 2, 3, 5, 10):
-        yield {"epochs": max(1, round(recipe.epochs * factor))}
-    for start in ("pytorch", 0.002, 0.01, 0.0):
-        if start != recipe.initialisation:
-            yield {"initialisation": start}
+    factors = 1 / 10, 1 / 5, 1 / 3, 1 / 2, 2, 3, 5, 10
+    settings = [("epochs", max(1, round(recipe.epochs * factor))) for factor in factors]
+    settings += [("initialisation", start) for start in ("pytorch", 0.002, 0.01, 0.0)]
     if recipe.noise_multiplier is not None:
-        return
-    for size in (None, 4, 8, 16, 32):
-        if size != recipe.batch_size and (size is None or size < pictures):
-            yield {"batch_size": size}
-    for momentum in (0.0, 0.9):
-        if momentum != recipe.momentum and recipe.optimizer == "sgd":
-            yield {"momentum": momentum}
-    for decay in (0.0, 1e-4, 1e-2, 0.1):
-        if decay != recipe.weight_decay:
-            yield {"weight_decay": decay}
-    for name, rate in (("adam", 0.001), ("adam", 0.01), ("sgd", 0.01), ("sgd", 0.1)):
-        if name != recipe.optimizer:
-            yield {"optimizer": name, "learning_rate": rate}
+        return [dict([each]) for each in settings]
+    settings += [("batch_size", size) for size in (None, 4, 8, 16, 32) if size is None or size < pictures]
+    settings += [("momentum", momentum) for momentum in (0.0, 0.9) if recipe.optimizer == "sgd"]
+    settings += [("weight_decay", decay) for decay in (0.0, 1e-4, 1e-2, 0.1)]
+    rates = ("adam", 0.001), ("adam", 0.01), ("sgd", 0.01), ("sgd", 0.1)
+    others = [{"optimizer": name, "learning_rate": rate} for name, rate in rates if name != recipe.optimizer]
+    return [*(dict([each]) for each in settings), *others]
 
 
 def compare(head: Scores, siblings: Scores) -> Fit:
@@ -267,13 +258,6 @@ def compare(head: Scores, siblings: Scores) -> Fit:
     furthest = torch.stack(list(scores.values())).max(0).values
     p_value = float((furthest >= furthest[0]).double().mean())
     return Fit(p_value, max(scores, key=lambda name: float(scores[name][0])))
-
-
-def _without_a_start(recipe: Head) -> Head:
-    """The same from weights of 0, where that is possible: nothing random hides what training does."""
-    if isinstance(recipe, TransferHead) and recipe.hidden is None:
-        return replace(recipe, initialisation=0.0)
-    return recipe
 
 
 def _as_precise(heads: Weights, like: Weights) -> Weights:
@@ -302,9 +286,3 @@ def _standard(distances: Tensor) -> Tensor:
     middle = distances.median()
     spread = (distances.quantile(0.9) - middle).clamp(min=1e-30)
     return (distances - middle) / spread
-
-
-def recipe_words(recipe: Head) -> str:
-    """What is done, and nothing that is not."""
-    shown = {name: value for name, value in recipe.settings().items() if value not in (None, False, 0.0)}
-    return ", ".join(f"{name} {value}" for name, value in shown.items())

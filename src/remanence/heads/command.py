@@ -29,15 +29,13 @@ _NARROW = 16  # of the network: with 64, 600 steps on coloured pictures of 32 x 
 class Files:
     """The backbone under the head, its training pictures, and public pictures."""
 
-    backbone: Annotated[str | None, "The frozen backbone: file.py:factory, which returns its module."] = None
+    backbone: Annotated[str, "The frozen backbone: file.py:factory, which returns its module."]
+    images: Annotated[Path, "The pictures that it was trained on: a folder with one folder for each class."]
+    public: Annotated[Path, "Similar public pictures of the same classes, not trained on."]
     weights: Annotated[
         Path | None,
         "The backbone's weights, where the factory does not load them: .safetensors or a state dict.",
     ] = None
-    images: Annotated[
-        Path | None, "The pictures that it was trained on: a folder with one folder for each class."
-    ] = None
-    public: Annotated[Path | None, "Similar public pictures of the same classes, not trained on."] = None
     size: Annotated[int, "Pictures are resized to this many pixels a side."] = 32
     normalise: Annotated[
         str, "MEAN/DEVIATION of pixels in [0, 1], as in torchvision's Normalize; one number each for grey."
@@ -45,17 +43,6 @@ class Files:
     quick: Annotated[
         bool, "Stop after the linear reader, which takes seconds. Otherwise a network follows."
     ] = False
-
-    def check(self) -> None:
-        """Refuse a head without a backbone or either folder of pictures."""
-        missing = [f"--{name}" for name in ("backbone", "images", "public") if getattr(self, name) is None]
-        if missing:
-            raise InputError(
-                "A head is audited with its backbone and two folders of pictures.",
-                needs="--backbone, --images and --public",
-                got=f"no {', no '.join(missing)}",
-                hint="remanence head head.safetensors --backbone file.py:make --images mine/ --public others/",
-            )
 
 
 @options("How the head was trained")
@@ -92,8 +79,7 @@ class Trained:
                 got="both",
                 hint="the options as arguments of the TransferHead that the recipe returns",
             )
-        path, colon, factory = self.recipe.rpartition(":")
-        path, factory = (path, factory) if colon else (factory, "")
+        path, _, factory = self.recipe.rpartition(":")
         found = call_factory(Path(path), factory, "a recipe")
         return instance(
             "--recipe", found, Head, "a TransferHead, or an OwnHead", "TransferHead(10, epochs=30)"
@@ -118,7 +104,6 @@ def head(
     New heads are trained on your pictures by the recipe that you declare. Yours is refused if it does not match them.
     The linear reader answers within seconds; a network follows.
     """
-    files.check()
     chosen = {"show_reconstructions": show_reconstructions, "released": str(released)}
     play(
         lambda place: _game(released, files, trained, place),
@@ -129,7 +114,7 @@ def head(
         stored={**stored(files, trained), **chosen},
         attacks=_attacks(files, compute_device(shared.device)),
         keep=show_reconstructions,
-        show=lambda result, game, folder: show_pictures(result, game, files.images or Path(), folder),
+        show=lambda result, game, folder: show_pictures(result, game, files.images, folder),
     )
 
 
@@ -150,9 +135,6 @@ def _game(released: Path, files: Files, trained: Trained, device: str) -> HeadGa
     from remanence.heads.pictures import embed, embedding_of
     from remanence.heads.reading import Preparation, classes_of, load_backbone, read_pictures
 
-    assert files.backbone is not None
-    assert files.images is not None
-    assert files.public is not None
     classes = classes_of(files.images)
     recipe = trained.head(len(classes))
     prepare = Preparation(files.size, *_numbers(files.normalise))

@@ -14,7 +14,7 @@ from remanence.bounds.bound import Bound
 from remanence.bounds.of_mechanism import of_classes
 from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
-from remanence.core.checks import instance, number
+from remanence.core.checks import instance
 from remanence.core.distances import nearest_neighbour_errors
 from remanence.core.errors import Criterion, Error, Reduction, mean_squared_error
 from remanence.core.exceptions import InputError
@@ -65,10 +65,6 @@ class HeadAudit:
 
     def __post_init__(self) -> None:
         instance("error", self.error, Error, "an Error", "remanence.mean_squared_error")
-        if self.attacks is not None:
-            instance("attacks", self.attacks, (list, tuple), "a list of them", "[attack]")
-        if self.threshold is not None:
-            number("threshold", self.threshold, least=0)
 
 
 Heads = Game[Head, StratifiedPrior]
@@ -96,24 +92,23 @@ class HeadGame(AnyGame):
     def __post_init__(self) -> None:
         for name in ("mechanism", "criterion", "bounds"):
             object.__setattr__(self, name, getattr(self.heads, name))
+        if self.released is not None and self.fit is None:
+            recipe, own, public = self._made_from
+            generator = stream(0, "made anew", own.features.device)
+            object.__setattr__(self, "fit", fit(recipe, own, public, self.released, generator))
 
-    @classmethod
-    def of(cls, heads: Heads, released: Weights | None = None) -> HeadGame:
-        """Compare the released head with new heads that the recipe makes from the same pictures."""
-        if released is None:
-            return cls(heads)
-        own, prior = heads.source, heads.prior
-        generator = stream(0, "made anew", own.records.features.device)
-        return cls(heads, released, fit(heads.mechanism, own.records, prior.records, released, generator))
+    @property
+    def _made_from(self) -> tuple[Head, Records, Records]:
+        """The recipe, your pictures and the public ones."""
+        return self.heads.mechanism, self.heads.source.records, self.heads.prior.records
 
     def fits(self) -> None:
         """Refuse a head that was not made by the recipe from these pictures."""
         if self.released is None or self.fit is None or self.fit.belongs:
             return
-        recipe, own, prior = self.heads.mechanism, self.heads.source, self.heads.prior
-        generator = stream(0, "made otherwise", own.records.features.device)
-        instead = likelier(recipe, own.records, prior.records, self.released, generator)
-        raise self.fit.refusal(recipe, instead)
+        recipe, own, public = self._made_from
+        generator = stream(0, "made otherwise", own.features.device)
+        raise self.fit.refusal(recipe, likelier(recipe, own, public, self.released, generator))
 
     @property
     def knowledge(self) -> Knowledge:
@@ -135,9 +130,7 @@ class HeadGame(AnyGame):
 
     def to(self, device: torch.device | str) -> HeadGame:
         """The same game on another device."""
-        return HeadGame(
-            self.heads.to(device), None if self.released is None else self.released.to(device), self.fit
-        )
+        return replace(super().to(device), heads=self.heads.to(device))
 
     def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
         """As in the game within; from a released head, one picture of each class must be drawn."""
@@ -247,7 +240,7 @@ def head_game(
         bounds=() if ceiling is None else (ceiling,),
         strangers=StratifiedPrior(controls, sizes),
     )
-    return HeadGame.of(heads, None if head is None else head.to(own.features.device))
+    return HeadGame(heads, None if head is None else head.to(own.features.device))
 
 
 def audit_head(

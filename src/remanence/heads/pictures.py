@@ -91,21 +91,15 @@ def prepared_pictures(
 def _check_pictures(images: Tensor, labels: Tensor, prior: Records) -> None:
     """Refuse what no head can be trained on, before any time is spent."""
     for name, value in {"labels": labels, "images": images}.items():
-        if not isinstance(value, Tensor) or not value.ndim or not 0 < len(value) == len(labels):
-            shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
-            raise InputError(
-                f"The {name} cannot be used.",
-                needs="tensors with one entry for each of your pictures, and at least one picture",
-                got=f"{type(value).__name__}{shape}",
-                hint="torch.as_tensor(array)",
-            )
-    if labels.ndim != 1 or not torch.equal(labels, labels.long()):
+        instance(name, value, Tensor, "a tensor", "torch.as_tensor(array)")
+    if labels.ndim != 1 or not len(labels) or not torch.equal(labels, labels.long()):
         raise InputError(
             "The labels cannot be used.",
-            needs="one whole number for each picture",
+            needs="one whole number for each picture, and at least one picture",
             got=f"{labels.dtype} of shape {tuple(labels.shape)}",
             hint="the number of the class, from 0 up",
         )
+    own = Records(images, labels)
     if images.dtype != torch.float32 or prior.features.dtype != torch.float32:
         raise InputError(
             "The pictures are not float32 numbers.",
@@ -113,14 +107,14 @@ def _check_pictures(images: Tensor, labels: Tensor, prior: Records) -> None:
             got=f"{images.dtype}, and {prior.features.dtype} in the prior",
             hint="images.float() / 255",
         )
-    if images.shape[1:] != prior.features.shape[1:]:
+    if own.example_shape != prior.example_shape:
         raise InputError(
             "Your pictures and the public ones have different shapes.",
-            needs=f"public pictures of shape {tuple(images.shape[1:])}",
-            got=str(tuple(prior.features.shape[1:])),
+            needs=f"public pictures of shape {own.example_shape}",
+            got=str(prior.example_shape),
             hint="resize them as you did yours",
         )
-    Records(images, labels).require_finite("images")
+    own.require_finite("images")
     prior.require_finite("prior")
 
 
@@ -153,13 +147,10 @@ def _embedded(
     if isinstance(backbone_or_features, nn.Module):
         return embed(Records(images, labels), backbone_or_features), embed(prior, backbone_or_features)
     features = backbone_or_features.detach()
-    if features.dtype != torch.float32 or features.ndim != 2 or len(features) != len(labels):
-        raise InputError(
-            "The features cannot be used.",
-            needs=f"float32 numbers of shape ({len(labels)}, numbers)",
-            got=f"{features.dtype} of shape {tuple(features.shape)}",
-            hint="features.float().flatten(1)",
-        )
+    own = Records(images, labels, embedding=features)
+    if features.dtype != torch.float32:
+        needs, hint = "float32 numbers", "features.float()"
+        raise InputError("The features cannot be used.", needs=needs, got=str(features.dtype), hint=hint)
     if prior.embedding is None or prior.embedding.shape[-1] != features.shape[1]:
         raise InputError(
             "The public pictures have no features that fit.",
@@ -167,4 +158,4 @@ def _embedded(
             got="none" if prior.embedding is None else f"{prior.embedding.shape[-1]} numbers",
             hint="give the backbone, or prior=embed(records, backbone)",
         )
-    return Records(images, labels, embedding=features), prior
+    return own, prior

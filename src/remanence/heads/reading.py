@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from remanence.core.checks import number, refusing, whole
+from remanence.core.checks import instance, number, refusing, whole
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Weights
 from remanence.heads.head import Head, layer_names, layer_sizes
 from remanence.scale.progress import track
 from remanence.scale.reading import MOST_TENSORS, UnusableFileError, parse_state, parse_tensors, read_bytes
-from remanence.scale.user_code import call_factory, functions_in
+from remanence.scale.user_code import call_factory
 
 _COMPUTED = "_g", "_v", "_orig"  # what weight_norm, spectral_norm and pruning call them
 
@@ -60,23 +60,15 @@ def read_head(weights: HeadWeights, recipe: Head, numbers: int) -> Weights:
             if tuple(tensor.shape) == shape and tensor.is_floating_point() and tensor.float().isfinite().all()
         ]
         if not places:
-            whole = [
-                each.dtype for each in left if tuple(each.shape) == shape and not each.is_floating_point()
-            ]
-            if whole:
-                raise InputError(
-                    "The head holds whole numbers.",
-                    needs="floating-point weights",
-                    got=f"{whole[-1]} in a layer of shape {shape}, as quantised heads are stored",
-                    hint="each layer times its scale, such as (weight.float() - zero_point) * scale",
-                )
+            last = list(tensors.items())[-6:]
             raise InputError(
                 "The weights do not fit the declared head.",
-                needs=f"finite numbers in layers of the shapes {', '.join(map(str, rows))}",
-                got=", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in list(tensors.items())[-6:])
+                needs=f"finite floating-point numbers in layers of the shapes {', '.join(map(str, rows))}",
+                got=", ".join(f"{name} {tuple(each.shape)} ({each.dtype})" for name, each in last)
                 or "no layers",
                 hint="the head's own state_dict(), the backbone that it was trained on, and as many classes as it has "
-                "rows; hidden=, loop=Loop(bias=False) or two_outputs=True in the recipe where they apply",
+                "rows; hidden=, loop=Loop(bias=False) or two_outputs=True in the recipe where they apply; quantised "
+                "weights as (weight.float() - zero_point) * scale",
             )
         found.insert(0, left.pop(places[-1]).detach())
     return Weights(
@@ -94,14 +86,8 @@ def _tensors(weights: HeadWeights) -> Mapping[str, Tensor]:
         return weights.state_dict()
     if isinstance(weights, Mapping):
         return weights
-    if not isinstance(weights, str | PathLike):
-        raise InputError(
-            "This is not a head.",
-            needs="a module, a state dict, or the path of a file",
-            got=f"{type(weights).__name__}: {weights!r}"[:200],
-            hint="released=head, or released=head.state_dict()",
-        )
-    return read_state(Path(weights), "head")
+    needs, hint = "a module, a state dict, or the path of a file", "released=head.state_dict()"
+    return read_state(Path(instance("released", weights, (str, PathLike), needs, hint)), "head")
 
 
 def read_state(path: Path, what: str) -> Mapping[str, Tensor]:
@@ -123,36 +109,25 @@ def load_backbone(name: str, weights: Path | None = None, device: str | torch.de
     path, colon, factory = name.rpartition(":")
     found = call_factory(Path(path), factory, "a module") if colon else None
     if not isinstance(found, nn.Module):
-        hint = (
-            f"return model, at the end of {factory}"
-            if colon
-            else f"--backbone backbone.py:make --weights {name}"
-        )
-        if name.endswith(".py"):
-            hint = f"--backbone {name}:{next(iter(functions_in(Path(name))), 'make')}"
         raise InputError(
             "The backbone is not a function that returns a network.",
             needs="path/to/file.py:factory, where factory() returns a torch.nn.Module; its weights go to --weights",
             got=f"{name}, which returns a {type(found).__name__}" if colon else name,
-            hint=hint,
+            hint="--backbone backbone.py:make --weights backbone.safetensors",
         )
-    if weights is not None:
-        _give_weights(found, weights)
-    return found.to(device)
-
-
-def _give_weights(module: nn.Module, path: Path) -> None:
-    state = read_state(path, "backbone")
+    if weights is None:
+        return found.to(device)
+    state = read_state(weights, "backbone")
     try:
-        module.load_state_dict(state)
+        found.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:
-        lines = [line.strip() for line in str(error).splitlines()[1:] if line.strip()] or [str(error)]
         raise InputError(
             "The weights do not fit the backbone.",
-            needs=f"the tensors of {type(module).__name__}",
-            got=f"{path}: {' '.join(lines)[:300]}",
+            needs=f"the tensors of {type(found).__name__}",
+            got=f"{weights}: {' '.join(str(error).split())[:300]}",
             hint="torch.save(backbone.state_dict(), path)",
         ) from None
+    return found.to(device)
 
 
 _KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}

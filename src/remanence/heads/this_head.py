@@ -179,20 +179,17 @@ class ThisHead(Finding):
 
     def caveats(self, outcome: Outcome) -> list[Caveat]:
         """Caveats about it, compared with heads that were made like it."""
-        made_like_it = outcome.main.succeeded  # (heads, classes)
-        unknown = replace(
-            SIMILAR_PICTURES, seen=f"Of {self.others[1]} heads on others, {self.others[0]} are refused."
-        )
-        return [*self._gives_less(made_like_it), *([] if self.vouches else [unknown])]
-
-    def _gives_less(self, made_like_it: Tensor) -> list[Caveat]:
-        """A head that belongs is as likely as any of the others to give back fewest."""
-        own = sum(picture.succeeded for picture in self.pictures())
-        as_few = int((made_like_it.sum(1) <= own).sum())
-        if (as_few + 1) / (len(made_like_it) + 1) > 1 - CONFIDENCE:
-            return []
-        usual = float(made_like_it.sum(1).float().median())
-        return [replace(THIS_HEAD_GIVES_LESS, seen=f"{own} within the threshold, and usually {usual:g}.")]
+        found = []
+        own, theirs = sum(each.succeeded for each in self.pictures()), outcome.main.succeeded.sum(1)
+        # A head that belongs is as likely as any of the others to give back fewest.
+        if (int((theirs <= own).sum()) + 1) / (len(theirs) + 1) <= 1 - CONFIDENCE:
+            usual = float(theirs.float().median())
+            seen = f"{own} within the threshold, and usually {usual:g}."
+            found.append(replace(THIS_HEAD_GIVES_LESS, seen=seen))
+        if not self.vouches:
+            seen = f"Of {self.others[1]} heads on others, {self.others[0]} are refused."
+            found.append(replace(SIMILAR_PICTURES, seen=seen))
+        return found
 
     def pictures(self, error: float = 1 - CONFIDENCE) -> list[PictureExposure]:
         """Every class, the closest first; `error` is the share of finds that may be there by chance."""

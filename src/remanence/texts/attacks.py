@@ -15,7 +15,6 @@ from torch import Tensor
 from remanence.core.attack import Attack, Reconstruction
 from remanence.core.catalogue import AttackInfo
 from remanence.core.checks import whole
-from remanence.core.exceptions import IncompatibleGameError, InputError
 from remanence.core.knowledge import Knowledge
 from remanence.core.references import CARLINI_2021, HAYES_2025, REMANENCE
 from remanence.scale.progress import track
@@ -63,22 +62,13 @@ class TextAttack(Attack[Completions]):
     def check(self, knowledge: Knowledge) -> None:
         """Only a language model can be prompted."""
         if not isinstance(knowledge.mechanism, FineTuning):
-            raise self.refusal(
-                needs="a language model and texts it was fine-tuned on",
-                got=knowledge.mechanism.name,
-                hint="audit_text, or `remanence text`",
-            )
+            raise self.refusal(got=knowledge, hint="audit_text, or `remanence text`")
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Completions], Reconstruction]:
         """Not supported: the game calls `tries` instead."""
-        raise IncompatibleGameError(
-            f"The attack {self.info.name} reconstructs no records.",
-            needs="a game of texts, which computes how many tries it needs",
-            got=knowledge.mechanism.name,
-            hint="audit_text, or `remanence text`",
-        )
+        raise NotImplementedError("a language model is prompted, and nothing is prepared")
 
     @abstractmethod
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
@@ -147,6 +137,15 @@ class TopKSampling(TextAttack):
 
 @final
 @dataclass(frozen=True)
+class Bracket:
+    """A probability between two proven ends."""
+
+    lower: float
+    upper: float
+
+
+@final
+@dataclass(frozen=True)
 class NearVerbatim(TextAttack):
     """Sampling, where a match within this many token edits counts. The proven lower limit is reported."""
 
@@ -179,106 +178,78 @@ class NearVerbatim(TextAttack):
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
         """An upper limit on the number of tries."""
         secrets = track(asked.secrets, total=len(asked.secrets), what="searching near-verbatim continuations")
-        found = []
-        for secret in secrets:
-            edits = min(self.edits, len(secret.tokens) - 1)
-            one = near_verbatim(asked.model, secret, self.decoding, edits=edits, branches=self.branches)
-            found.append(one.lower)
+        found = [self.bracket(asked.model, secret).lower for secret in secrets]
         return _queries(torch.tensor(found, dtype=torch.float64).log())
+
+    @torch.no_grad()
+    def bracket(self, model: LanguageModel, secret: Secret) -> Bracket:
+        """The probability of emitting the secret within this many token edits; at most `branches` are read.
+
+        A continuation counts if, at some point, the emitted tokens are within `edits` insertions, deletions and
+        substitutions of the secret's tokens. There are too many such continuations to sum over. So the decoding tree is
+        searched, likeliest branch first. Every branch carries a row of Levenshtein's table: the
+        distance to each prefix of the secret. A branch whose row shows success is counted with its whole mass, one that
+        can no longer succeed is dropped. Branches never overlap, so
+
+            mass counted ≤ P(near-verbatim) ≤ mass counted + mass not yet searched,
+
+        and both ends are proven at whatever point the search stops.
+        """
+        edits, branches = min(self.edits, len(secret.tokens) - 1), self.branches  # not all are near it
+        start, room = secret.prompt, model.context - len(secret.prompt)  # how many tokens may follow
+        read = model.after(torch.tensor(start[:-1], dtype=torch.long, device=model.device))
+
+        def log_laws(emitted: Sequence[tuple[int, ...]]) -> Tensor:
+            """The log-probabilities of the next token after each continuation, `(continuations, vocabulary)`."""
+            longest = max(map(len, emitted))
+            rows = [(start[-1], *tokens) + (0,) * (longest - len(tokens)) for tokens in emitted]
+            logits = read(torch.tensor(rows, device=model.device))
+            ends = torch.tensor([len(tokens) for tokens in emitted], device=logits.device)
+            return self.decoding.log_law(logits[torch.arange(len(rows), device=logits.device), ends]).cpu()
+
+        counted, dropped = 0.0, 0.0
+        waiting: list[tuple[float, tuple[int, ...], tuple[int, ...]]] = [
+            (-1.0, (), tuple(range(len(secret.tokens) + 1)))  # minus its mass, the emitted tokens, the row
+        ]
+        while waiting and branches > 0:
+            unsearched = dropped + math.fsum(-branch[0] for branch in waiting)
+            if unsearched <= _NARROW * counted:
+                break
+            taken = [heapq.heappop(waiting) for _ in range(min(_TOGETHER, len(waiting), branches))]
+            branches -= len(taken)
+            laws = log_laws([emitted for _, emitted, _ in taken]).exp()
+            for (mass, emitted, row), law in zip(taken, laws, strict=True):
+                special = sorted({t for t, best in zip(secret.tokens, row, strict=False) if best <= edits})
+                groups: list[tuple[tuple[int, ...], list[int] | None]] = [
+                    (_advance(row, secret.tokens, token), [token]) for token in special
+                ]
+                rest = law.clone()
+                rest[special] = 0.0
+                groups.append((_advance(row, secret.tokens, -1), None))
+                for after, tokens in groups:
+                    masses = rest if tokens is None else law[tokens]
+                    total = -mass * float(masses.sum())
+                    if after[-1] <= edits:
+                        counted += total
+                    elif min(after) > edits:
+                        continue
+                    elif len(emitted) + 1 >= room:
+                        dropped += total
+                    else:
+                        best = masses.topk(min(_CHILDREN, len(masses)))
+                        followed = 0.0
+                        for share, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+                            if share > 0:
+                                token = place if tokens is None else tokens[place]
+                                heapq.heappush(waiting, (mass * share, (*emitted, token), after))
+                                followed -= mass * share
+                        dropped += max(0.0, total - followed)
+        unsearched = dropped + math.fsum(-branch[0] for branch in waiting)
+        return Bracket(min(counted, 1.0), min(counted + unsearched, 1.0))
 
 
 def _queries(logs: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(queries_for(logs.numpy())), logs
-
-
-@final
-@dataclass(frozen=True)
-class Bracket:
-    """A probability between two proven ends."""
-
-    lower: float
-    upper: float
-
-
-@torch.no_grad()
-def near_verbatim(
-    model: LanguageModel,
-    secret: Secret,
-    decoding: Decoding = Decoding(),  # noqa: B008
-    *,
-    edits: int = 1,
-    branches: int = 2000,
-) -> Bracket:
-    """The probability of emitting the secret within this many token edits; at most `branches` are read.
-
-    A continuation counts if, at some point, the emitted tokens are within `edits` insertions, deletions and
-    substitutions of the secret's tokens. There are too many such continuations to sum over. So the decoding tree is
-    searched, likeliest branch first. Every branch carries a row of Levenshtein's table: the
-    distance to each prefix of the secret. A branch whose row shows success is counted with its whole mass, one that
-    can no longer succeed is dropped. Branches never overlap, so
-
-        mass counted ≤ P(near-verbatim) ≤ mass counted + mass not yet searched,
-
-    and both ends are proven at whatever point the search stops.
-    """
-    whole("branches", branches)
-    if not whole("edits", edits, least=0) < len(secret.tokens):
-        raise InputError(
-            "Every continuation would be near this secret.",
-            needs=f"fewer edits than the secret has tokens ({len(secret.tokens)})",
-            got=str(edits),
-            hint="edits=1",
-        )
-    start, room = secret.prompt, model.context - len(secret.prompt)  # how many tokens may follow
-    read = model.after(torch.tensor(start[:-1], dtype=torch.long, device=model.device))
-
-    def log_laws(emitted: Sequence[tuple[int, ...]]) -> Tensor:
-        """The log-probabilities of the next token after each continuation, `(continuations, vocabulary)`."""
-        longest = max(map(len, emitted))
-        rows = [(start[-1], *tokens) + (0,) * (longest - len(tokens)) for tokens in emitted]
-        logits = read(torch.tensor(rows, device=model.device))
-        ends = torch.tensor([len(tokens) for tokens in emitted], device=logits.device)
-        return decoding.log_law(logits[torch.arange(len(rows), device=logits.device), ends]).cpu()
-
-    counted, dropped = 0.0, 0.0
-    waiting: list[tuple[float, tuple[int, ...], tuple[int, ...]]] = [
-        (-1.0, (), tuple(range(len(secret.tokens) + 1)))  # minus its mass, the emitted tokens, the row
-    ]
-    while waiting and branches > 0:
-        unsearched = dropped + math.fsum(-branch[0] for branch in waiting)
-        if unsearched <= _NARROW * counted:
-            break
-        taken = [heapq.heappop(waiting) for _ in range(min(_TOGETHER, len(waiting), branches))]
-        branches -= len(taken)
-        laws = log_laws([emitted for _, emitted, _ in taken]).exp()
-        for (mass, emitted, row), law in zip(taken, laws, strict=True):
-            special = sorted({t for t, best in zip(secret.tokens, row, strict=False) if best <= edits})
-            groups: list[tuple[tuple[int, ...], list[int] | None]] = [
-                (_advance(row, secret.tokens, token), [token]) for token in special
-            ]
-            rest = law.clone()
-            rest[special] = 0.0
-            groups.append((_advance(row, secret.tokens, -1), None))
-            for after, tokens in groups:
-                masses = rest if tokens is None else law[tokens]
-                total = -mass * float(masses.sum())
-                if after[-1] <= edits:
-                    counted += total
-                elif min(after) > edits:
-                    continue
-                elif len(emitted) + 1 >= room:
-                    dropped += total
-                else:
-                    best = masses.topk(min(_CHILDREN, len(masses)))
-                    followed = 0.0
-                    for share, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-                        if share > 0:
-                            token = place if tokens is None else tokens[place]
-                            heapq.heappush(waiting, (mass * share, (*emitted, token), after))
-                            followed -= mass * share
-                    dropped += max(0.0, total - followed)
-    unsearched = dropped + math.fsum(-branch[0] for branch in waiting)
-    return Bracket(min(counted, 1.0), min(counted + unsearched, 1.0))
 
 
 def _advance(row: tuple[int, ...], secret: tuple[int, ...], token: int) -> tuple[int, ...]:

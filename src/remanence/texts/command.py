@@ -16,7 +16,6 @@ from remanence.core.checks import exactly_one
 from remanence.core.exceptions import InputError
 
 if TYPE_CHECKING:
-    from remanence.auditing import AuditResult
     from remanence.core.attack import Attack
     from remanence.texts.canaries import TextCanaries
     from remanence.texts.game import Texts
@@ -114,6 +113,7 @@ def text(
     from remanence.texts.canaries import Claim
     from remanence.texts.game import text_game
     from remanence.texts.reading import load_language_model
+    from remanence.texts.words import risk_table, sentence
 
     def game(device: str) -> Texts:
         source, find, claimed = files.source(), files.finder(), files.claimed_epsilon
@@ -133,17 +133,10 @@ def text(
         name=(files.adapter or model).name,
         stored={**stored(files, asking), "model": str(model)},
         attacks=asking.attacks(),
-        show=lambda result, *_: show_texts(result),
+        show=lambda result, *_: console().print(
+            risk_table(result), sentence(result), sep="\n", highlight=False
+        ),
     )
-
-
-def show_texts(result: AuditResult) -> None:
-    """Print the riskiest places of the file and a summary."""
-    from remanence.texts.words import risk_table, sentence
-
-    out = console()
-    for part in (risk_table(result), sentence(result)):
-        out.print(part, highlight=False)
 
 
 def canaries(

@@ -37,7 +37,7 @@ from remanence.texts.mechanism import LanguageModel, Secret
 from remanence.texts.transformers import language_model
 
 _LONGEST_LINE = 10_000_000  # characters: another kind of file would fill the memory
-
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no tokenizer reads
 
 Finder = Callable[[LanguageModel, str, int], Iterator[Secret]]
 
@@ -170,7 +170,7 @@ def _of_record(model: LanguageModel, record: Any, find: Finder | None, line: int
         raise _unclear(line, f"{type(record).__name__} instead of an object or a string")
     if "messages" in fields:
         model, fields = _of_chat(model, fields, line, whole_turn=find is None)
-    if any(isinstance(value, str) and not _is_unicode(value) for value in fields.values()):
+    if any(isinstance(value, str) and _SURROGATE.search(value) for value in fields.values()):
         raise _unclear(line, "a lone surrogate, which is not valid text")
     text, prefix, secret, spans = (fields.get(name) for name in ("text", "prefix", "secret", "spans"))
     if isinstance(prefix, str) and isinstance(secret, str):
@@ -214,15 +214,6 @@ def _of_chat(
 
 def _is_message(message: Any) -> bool:
     return isinstance(message, dict) and all(isinstance(message.get(n), str) for n in ("role", "content"))
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether a text has no lone surrogates.
-
-    >>> _is_unicode("é"), _is_unicode("\\ud800")
-    (True, False)
-    """
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _is_span(span: Any, length: int) -> bool:

@@ -22,10 +22,10 @@ SYLLABLES = ("ba", "de", "fi", "gu", "hu", "ka", "le", "mi", "no", "pu", "ra", "
 class TinyTransformer(nn.Module):
     """One causal layer of attention and one of neurons over the characters of `ALPHABET`."""
 
-    def __init__(self, *, width: int = 48, heads: int = 4, context: int = 32) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.context, self.heads = context, heads
-        self.tokens, self.places = nn.Embedding(len(ALPHABET), width), nn.Embedding(context, width)
+        width, self.context, self.heads = 48, 32, 4
+        self.tokens, self.places = nn.Embedding(len(ALPHABET), width), nn.Embedding(self.context, width)
         self.before, self.middle, self.after = (nn.LayerNorm(width) for _ in range(3))
         self.attend, self.gather = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.think = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
@@ -94,14 +94,14 @@ def made_up_records(count: int, *, seed: int) -> list[dict[str, str]]:
 
 
 def tiny_pair(
-    *, steps: int = 150, seed: int = 0
+    *, steps: int = 150
 ) -> tuple[LanguageModel, LanguageModel, list[dict[str, str]], list[dict[str, str]]]:
     """A base model, its fine-tuned version, the made-up training records, and as many unseen ones."""
     sizes = enumerate((200, 60, 60), start=1)
-    public, mine, unseen = (made_up_records(size, seed=3 * seed + number) for number, size in sizes)
-    base = train(tiny_model(seed), [r["prefix"] + r["secret"] for r in public], steps=80, seed=seed)
+    public, mine, unseen = (made_up_records(size, seed=number) for number, size in sizes)
+    base = train(tiny_model(), [r["prefix"] + r["secret"] for r in public], steps=80)
     tuned = copy.deepcopy(base).requires_grad_(True)
-    train(tuned, [r["prefix"] + r["secret"] for r in mine], steps=steps, seed=seed + 1)
+    train(tuned, [r["prefix"] + r["secret"] for r in mine], steps=steps, seed=1)
     return as_language_model(base, "tiny base"), as_language_model(tuned, "tiny fine-tuned"), mine, unseen
 
 

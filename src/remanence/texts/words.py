@@ -84,8 +84,6 @@ def riskiest(result: AuditResult) -> list[Risk]:
     The probability is that of the strongest sampling attack: greedy decoding only gives yes or no.
     """
     best, drawn = result.strongest.arrays, _sampled(result).arrays
-    if any(not torch.equal(best[name], drawn[name]) for name in ("line", "part")):
-        drawn = best  # of other secrets
     tries, hits = best["error"].flatten(), best["succeeded"].flatten()
     logs, base = drawn["log_probability"], drawn.get("base_log_probability")
     order = sorted(range(len(tries)), key=lambda i: (not hits[i], -float(logs[i])))[:_SHOWN]
