@@ -15,7 +15,7 @@ from remanence.core.knowledge import Knowledge
 from remanence.core.records import Records, concatenate
 from remanence.core.references import BALLE_2022, REMANENCE
 from remanence.core.releases import Release
-from remanence.tables.linear import Equations
+from remanence.tables.linear import Objective
 from remanence.tables.mechanism import FittedModel
 from remanence.tables.parts import Part
 from remanence.tables.recovery import recover
@@ -62,11 +62,8 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
         """What comes back of each row, `(rows, 1)`."""
         table, labels = mechanism.table(data)
         weights = None if data.weights is None else data.weights.numpy()
-        plans: dict[str, list] = {}
-        for path, plan in self._plans(mechanism):
-            plans.setdefault(path, []).append(plan)
         whole = Part("model", mechanism.estimator, table, labels, weights)
-        clue = recover(whole, None, plans)
+        clue = recover(whole, None, self._plans(mechanism))
         if not mechanism.others_known:  # only the other rows tell whether a value was a gap
             clue.values[np.array([[value is None for value in row] for row in clue.values])] = UNKNOWN
         found = mechanism.records(clue.values, clue.labels)
@@ -75,8 +72,7 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
             if column.name in mechanism.given:
                 features[:] = true
             elif mechanism.others_known:
-                unknown = features.isnan().any(1, keepdim=True)
-                features[:] = features.where(~unknown, _shared_by_others(true))
+                features[:] = _shared_by_others(true).where(features.isnan().any(1, keepdim=True), features)
         return found[:, None]
 
     def read_off(self, mechanism: FittedModel, data: Records) -> Records | None:
@@ -145,7 +141,7 @@ class PipelineEquations(FromObject):
         "the fitted object",
         BALLE_2022.at("Theorem 1, with a pipeline in front"),
     )
-    kinds: ClassVar[tuple[type, ...]] = (Equations,)
+    kinds: ClassVar[tuple[type, ...]] = (Objective,)
 
 
 @final

@@ -8,6 +8,7 @@ same solver then stops at the same place. Everything else is compared with such 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import warnings
 from collections.abc import Iterator
@@ -21,12 +22,14 @@ from sklearn.linear_model import RANSACRegressor
 from remanence.core.checks import same_columns
 from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.records import Records
+from remanence.core.releases import Weights
 from remanence.tables.glm.closed_form import NUMBERS_AT_ONCE
+from remanence.tables.glm.model import GLM
 from remanence.tables.linear import Objective, as_records, is_linear, objective
 from remanence.tables.parts import Part, arrays_in, as_input, final_estimator, spared
 from remanence.tables.statistics import published
 from remanence.tables.stored import stored_rows
-from remanence.tables.trees import misplaced_nodes, trees_of
+from remanence.tables.trees import misplaced_nodes
 
 _ROUNDED = 1e-7  # of the size of a number: a table of fewer digits
 _SEEDS = 6  # fits, before a model that draws at random is called another table's
@@ -37,15 +40,7 @@ _ALIKE = 1e-4  # of the size of a number, between two fits that draw nothing
 Fit = Literal["exactly", "nearly"]
 
 # Counters and clocks say nothing about the table, and neither do random draws.
-_NOT_THE_TABLES = (
-    "_iter",
-    "random_state",
-    "time",
-    "loss_curve",
-    "validation_score",
-    "_rng",
-    "bit_generator",
-)
+_NOT_THE_TABLES = ("_iter", "random_state", "time", "loss_curve", "validation_score", "_rng", "bit_generator")
 
 
 def refit(part: Part, seed: int = 0) -> Any:
@@ -103,13 +98,10 @@ def _compared(part: Part, count: int) -> tuple[str, float, bool]:
             hint="the table and the labels that fit() was called with",
         )
     mine, first, *others = (dict(_numbers_in(each)) for each in (part.estimator, *fits))
-    shared = {path: v for path, v in first.items() if path in mine and all(path in other for other in others)}
-    determined = {
-        path: values
-        for path, values in shared.items()
-        if all(_distance(values, other[path]) <= 1e-9 for other in others)
-    }
-    random = any(shared[path].dtype.kind == "f" for path in shared.keys() - determined.keys())
+    shared = {path for path in first if path in mine and all(path in other for other in others)}
+    agreed = {path for path in shared if all(_distance(first[path], other[path]) <= 1e-9 for other in others)}
+    random = any(first[path].dtype.kind == "f" for path in shared - agreed)
+    determined = {path: values for path, values in first.items() if path in agreed}
     if random:  # two fits may agree by coincidence, except on sums and the like over the whole table
         determined = {
             p: v for p, v in determined.items() if v.dtype.kind == "f" and v.size > 1 and p.count(".") == 1
@@ -146,16 +138,10 @@ def _distance(left: np.ndarray, right: np.ndarray) -> float:
         return float("inf")
     if left.dtype.kind not in "fiubc" or right.dtype.kind not in "fiubc":
         return 0.0 if (left == right).all() else float("inf")
-    if not left.size:
-        return 0.0
     left, right = left.astype(complex), right.astype(complex)
-    gaps = np.isnan(left)
-    if (gaps != np.isnan(right)).any():
-        return float("inf")
-    left, right = left[~gaps], right[~gaps]
-    same = left == right  # infinities too
+    same = (left == right) | (np.isnan(left) & np.isnan(right))  # infinities too
     with np.errstate(invalid="ignore"):
-        off = np.where(same, 0.0, np.abs(left - right))
+        off = np.nan_to_num(np.abs(left - right)[~same], nan=np.inf)
     size = max(float(np.abs(right[np.isfinite(right)]).max(initial=0.0)), 1e-12)
     return float(off.max(initial=0.0)) / size
 
@@ -235,20 +221,27 @@ def _check_part(part: Part) -> Fit | None:
     """How a part fits the table; None if this cannot be tested."""
     if part.features is None:
         return None
-    if (
-        is_linear(part.estimator)
-        and part.labels is not None
-        and part.features.shape[1] == part.estimator.n_features_in_
-    ):
+    model, features = part.estimator, part.numbers
+    if features is not None and part.labels is not None and is_linear(model):
         try:
-            features = np.ascontiguousarray(np.asarray(part.features, dtype=np.float64))
-            own = objective(part.estimator, np.asarray(part.labels), part.weights)
+            own = objective(model, np.asarray(part.labels), part.weights)
         except (InputError, ValueError, TypeError):  # an unknown objective
             return compare_with_refit(part)
-        return check_optimum(part, own, features)
-    if trees_of(part.estimator):
-        return _check_trees(part)
-    return compare_with_refit(part)
+        if features.shape[1] == model.n_features_in_:
+            return check_optimum(part, own, features)
+    misplaced = misplaced_nodes(part)
+    if misplaced is None:
+        return compare_with_refit(part)
+    if misplaced[0]:
+        raise MisfitError(
+            "This model was not fitted on this table.",
+            needs="a table that gives every node of the trees its rows, its means and its threshold",
+            got=f"{part.path}: {misplaced[0]} of {misplaced[1]} nodes hold others",
+            hint="the table, the labels and the rows that fit() was called with, in their order",
+        )
+    if isinstance(model.get_params().get("random_state"), int):
+        return compare_with_refit(part)  # another row could improve other splits
+    return "exactly"
 
 
 def check_optimum(part: Part, own: Objective, features: np.ndarray) -> Fit | None:
@@ -263,17 +256,18 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> Fit | Non
             got=f"{part.path}: {gaps} of {len(features)} rows with an empty or infinite cell",
             hint="the table as it was passed to fit(), with its gaps filled as they were then",
         )
-    left = _left_over(own, features, part.weights)
-    worth = left.worth(left.total)
-    if _meets_every_label(own, features):  # its equations hold on any of its rows
-        return compare_with_refit(part)
+    left = _LeftOver.of(own, features, part.weights)
+    total = left.total_at(own.release)
+    worth = left.worth(total)
+    mechanism = own.mechanism
+    free = mechanism.penalty == 0 and mechanism.l1_penalty == 0
+    if free and len(features) <= features.shape[1] + mechanism.fit_intercept:
+        return compare_with_refit(part)  # it meets every label: its equations hold on any of its rows
     if worth <= _TO_THE_DIGIT:
         return "exactly"
-    again = [_refitted(part, seed) for seed in (0, 1)]
-    totals = [left.total_at(fit) for fit in again if fit is not None]
-    off = float("nan")
+    totals, off = [left.total_at(fit) for fit in _fitted_again(part)], float("nan")
     if totals:
-        off = left.worth(left.total - totals[0])
+        off = left.worth(total - totals[0])
         chance = left.worth(totals[0] - totals[-1])
         if off <= max(_TO_THE_DIGIT, _BY_CHANCE * chance):
             return "exactly"
@@ -290,96 +284,57 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> Fit | Non
     )
 
 
-def _meets_every_label(own: Objective, features: np.ndarray) -> bool:
-    free = own.mechanism.penalty == 0 and own.mechanism.l1_penalty == 0
-    return free and len(features) <= features.shape[1] + own.mechanism.fit_intercept
-
-
 @dataclass(frozen=True)
 class _LeftOver:
-    """The gradient at a model on a table, and the numbers that convert it to records."""
+    """A table's gradients at a model, and the numbers that convert them to records."""
 
-    own: Objective
+    mechanism: GLM
     data: Records
     active: np.ndarray  # (outputs, 1 + features), the entries that are zero at an optimum
-    total: np.ndarray  # (active,)
     unit: np.ndarray  # (active,)
     whitening: np.ndarray  # (active, active)
 
     def worth(self, total: np.ndarray) -> float:
         """Gᵀ (Σ g gᵀ)⁻¹ G, whose average for one record is parameters / records."""
         scaled = total / self.unit
-        return float(scaled @ self.whitening @ scaled) * len(self.data) / len(self.total)
+        return float(scaled @ self.whitening @ scaled) * len(self.data) / len(total)
 
-    def total_at(self, release: Any) -> np.ndarray:
-        """The gradient on the same table at other parameters."""
-        return _gradient(self.own, self.data, release)[0][self.active]
+    def total_at(self, release: Weights) -> np.ndarray:
+        """The gradient of the whole loss on this table, `(active,)`."""
+        class_weights = self.mechanism.class_weights_of([self.data[None]])
+        total = self.mechanism.known_gradient(self.data, release, class_weights)
+        return (total + self.mechanism.penalty_gradient(release))[0].numpy()[self.active]
 
-
-def _left_over(own: Objective, features: np.ndarray, weights: np.ndarray | None) -> _LeftOver:
-    data = as_records(features, own.labels, weights)
-    mechanism = own.mechanism
-    coefficient = own.release["coefficient"][0].numpy()
-    active = np.hstack(
-        [np.full((len(coefficient), 1), mechanism.fit_intercept), np.ones_like(coefficient, bool)]
-    )
-    if mechanism.l1_penalty:
-        active[:, 1:] &= coefficient != 0
-    total, square, rounding = _gradient(own, data, own.release)
-    chosen = active.ravel()
-    square = square[np.ix_(chosen, chosen)]
-    # A residual below the precision of this sum is not a misfit.
-    square[np.diag_indices_from(square)] += (1e-13 * rounding.ravel()[chosen]) ** 2 + 1e-300
-    unit = np.sqrt(np.diag(square))
-    whitening = np.linalg.pinv(square / unit / unit[:, None], rcond=1e-10, hermitian=True)
-    return _LeftOver(own, data, active, total[active], unit, whitening)
-
-
-def _gradient(own: Objective, data: Records, release: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The whole gradient, Σ g gᵀ over the records, and Σ |g| with |y| in place of the residual, for rounding."""
-    mechanism = own.mechanism
-    class_weights = mechanism.class_weights_of([data[None]])
-    outputs, numbers = mechanism.family.outputs, 1 + data.flat.shape[1]
-    total = mechanism.penalty_gradient(release)[0].numpy().copy()
-    square = np.zeros((outputs * numbers, outputs * numbers))
-    rounding = np.abs(total)
-    size = 1.0 if mechanism.family.classes else float(data.labels.double().abs().max())
-    chunk = max(1, NUMBERS_AT_ONCE // (outputs * numbers))
-    for start in range(0, len(data), chunk):
-        some = data[start : start + chunk][None]
-        weights = mechanism.training_weights(some, class_weights)
-        each = mechanism.record_gradients(some, release, weights=weights)[0].flatten(1).numpy()
-        total += each.sum(0).reshape(total.shape)
-        square += each.T @ each
-        rounding[:, 1:] += size * some.flat[0].abs().sum(0).numpy()
-        rounding[:, 0] += size * len(some.flat[0])
-    return total, square, rounding
+    @classmethod
+    def of(cls, own: Objective, features: np.ndarray, weights: np.ndarray | None) -> _LeftOver:
+        """Σ g gᵀ over the records, and Σ |g| with |y| in place of the residual: its rounding is no misfit."""
+        mechanism, data = own.mechanism, as_records(features, own.labels, weights)
+        active = np.insert(own.release["coefficient"][0].numpy() != 0, 0, mechanism.fit_intercept, axis=1)
+        active[:, 1:] |= mechanism.l1_penalty == 0
+        class_weights, numbers = mechanism.class_weights_of([data[None]]), active.size
+        square = np.zeros((numbers, numbers))
+        rounding = mechanism.penalty_gradient(own.release)[0].abs().numpy()
+        size = 1.0 if mechanism.family.classes else float(data.labels.double().abs().max())
+        for part in data.split(max(1, NUMBERS_AT_ONCE // numbers)):
+            some = part[None]
+            each = mechanism.record_gradients(
+                some, own.release, weights=mechanism.training_weights(some, class_weights)
+            )
+            gradients = each[0].flatten(1).numpy()
+            square += gradients.T @ gradients
+            rounding[:, 1:] += size * part.flat.abs().sum(0).numpy()
+            rounding[:, 0] += size * len(part)
+        chosen = active.ravel()
+        square = square[np.ix_(chosen, chosen)]
+        square[np.diag_indices_from(square)] += (1e-13 * rounding[active]) ** 2 + 1e-300
+        unit = np.sqrt(np.diag(square))
+        whitening = np.linalg.pinv(square / unit / unit[:, None], rcond=1e-10, hermitian=True)
+        return cls(mechanism, data, active, unit, whitening)
 
 
-def _refitted(part: Part, seed: int) -> Any:
-    """The model's numbers after fitting it once more, from the start, on the table; None where that cannot be done."""
-    fitted = refit(part, seed)
-    if fitted is None:
-        return None
-    try:
-        return objective(fitted, np.asarray(part.labels), part.weights).release
-    except InputError:
-        return None
-
-
-def _check_trees(part: Part) -> Fit | None:
-    """Every node's rows, means and threshold, recomputed from the table."""
-    found = misplaced_nodes(part)
-    if found is None:
-        return compare_with_refit(part)
-    wrong, nodes = found
-    if wrong:
-        raise MisfitError(
-            "This model was not fitted on this table.",
-            needs="a table that gives every node of the trees its rows, its means and its threshold",
-            got=f"{part.path}: {wrong} of {nodes} nodes hold others",
-            hint="the table, the labels and the rows that fit() was called with, in their order",
-        )
-    if isinstance(part.estimator.get_params().get("random_state"), int):
-        return compare_with_refit(part)  # another row could improve other splits
-    return "exactly"
+def _fitted_again(part: Part) -> Iterator[Weights]:
+    """The model's numbers after fitting it twice more, from the start, on the table; none where that cannot be done."""
+    for seed in (0, 1):
+        with contextlib.suppress(InputError):
+            if (fitted := refit(part, seed)) is not None:
+                yield objective(fitted, np.asarray(part.labels), part.weights).release

@@ -25,8 +25,7 @@ class TableOptions:
     data: Annotated[Path | None, "The table that the model was fitted on, .csv or .parquet."] = None
     label: Annotated[str | None, "The column that the model predicts; unsupervised models need none."] = None
     trusted: Annotated[
-        str | None,
-        "Comma-separated types in the .skops file that you trust and skops does not.",
+        str | None, "Comma-separated types in the .skops file that you trust and skops does not."
     ] = None
     weights: Annotated[str | None, "The column of the sample weights that fit() was given."] = None
     by: Annotated[
@@ -84,10 +83,8 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
     from remanence.tables.sklearn import learns_from_labels, with_known
 
     assert options.data is not None
-    estimator, frame = (
-        load_estimator(target, list(filter(None, (options.trusted or "").split(",")))),
-        read_table(options.data),
-    )
+    estimator = load_estimator(target, list(filter(None, (options.trusted or "").split(","))))
+    frame = read_table(options.data)
     columns_named(options.by, frame.columns, "--by")
     weights = columns_named(options.weights, frame.columns, "--weights")
     label = options.label or ""
@@ -121,14 +118,9 @@ def _label_column(frame: Any, label: str | None, *, needed: bool) -> Any:
     if label is None and not needed:
         return None
     if label is None or label not in frame.columns:
-        raise InputError(
-            "The label is missing.",
-            needs="--label with one of the table's columns",
-            got=f"{f'--label {label}' if label else 'none'}; the columns {', '.join(map(str, frame.columns))}"[
-                :300
-            ],
-            hint=f"--label {list(frame.columns)[-1]}",
-        )
+        got = f"{f'--label {label}' if label else 'none'}; the columns {', '.join(map(str, frame.columns))}"
+        needs, hint = "--label with one of the table's columns", f"--label {list(frame.columns)[-1]}"
+        raise InputError("The label is missing.", needs=needs, got=got[:300], hint=hint)
     if frame[label].isna().any():
         raise InputError(
             f"The label {label!r} has gaps.",

@@ -58,17 +58,16 @@ def group_findings(result: AuditResult, groups: np.ndarray, threshold: float) ->
     def counts(here: np.ndarray) -> dict[str, Any]:
         return _counts(SuccessRate(int(here.sum()), len(here), confidence))
 
-    found = [
-        {
-            "group": name if isinstance(name, int | float) else str(name),
-            **counts(whole[own == name]),
-            "columns": [{"column": column, **counts(right[own == name])} for column, right in met.items()],
-        }
-        for name in names
-    ]
-    return sorted(
-        found, key=lambda row: -sum(each["recovered"] for each in (row, *row["columns"])) / row["rows"]
-    )
+    found = []
+    for name in names:
+        columns = [{"column": column, **counts(right[own == name])} for column, right in met.items()]
+        called = name if isinstance(name, int | float) else str(name)
+        found.append({"group": called, **counts(whole[own == name]), "columns": columns})
+
+    def share(group: dict[str, Any]) -> float:
+        return sum(each["recovered"] for each in (group, *group["columns"])) / group["rows"]
+
+    return sorted(found, key=share, reverse=True)
 
 
 def _counts(rate: SuccessRate) -> dict[str, Any]:

@@ -87,10 +87,9 @@ class LeaveOneOut(AnyGame[MechanismT]):
         less = "Release less. Answers instead of weights, or fewer columns, give an attack less to work with."
         counts, tests = "", ()
         if self.tests_more:
-            close = (
-                f"a number to within {self.criterion.threshold:.2g} standard deviations, a category exactly"
-            )
-            counts = f"A column counts if it is right: {close}. A record counts if all of its columns do."
+            number = f"a number to within {self.criterion.threshold:.2g} standard deviations"
+            column = f"A column counts if it is right: {number}, a category exactly."
+            counts = f"{column} A record counts if all of its columns do."
             tests = ("attribute inference",)
         because = self.mechanism.held_because
         return Words("recovered", "records", because, counts=counts, less=less, tests=tests, by_record=True)
@@ -322,9 +321,7 @@ _PAIRS = 2**25  # numbers of all pairs of these
 
 
 def guesses_from_others(
-    data: Records,
-    criteria: Sequence[Criterion],
-    given: Error | None = None,
+    data: Records, criteria: Sequence[Criterion], given: Error | None = None
 ) -> list[Baseline]:
     """How often the best of a few guesses is right by each criterion, measured on the records themselves.
 

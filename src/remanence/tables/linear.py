@@ -7,32 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn import linear_model as linear
 
-from remanence.core.checks import one_of, shaped
+from remanence.core.checks import shaped
 from remanence.core.exceptions import InputError, RemanenceError
 from remanence.core.knowledge import Knowledge
 from remanence.core.priors import Uninformed
 from remanence.core.records import Records
 from remanence.core.releases import Weights
 from remanence.tables.glm.closed_form import ClosedForm
-from remanence.tables.glm.families import (
-    Gaussian,
-    Indicators,
-    Logistic,
-    Multinomial,
-    Tweedie,
-)
+from remanence.tables.glm.families import Gaussian, Indicators, Logistic, Multinomial, Tweedie
 from remanence.tables.glm.model import GLM
 from remanence.tables.parts import Part
 from remanence.tables.recovery import Clue
-from remanence.tables.rows import UNKNOWN, as_values, encoded, numbers
-
-_LOGISTIC_SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga", "liblinear")
+from remanence.tables.rows import as_values, encoded, numbers
 
 
 @dataclass(frozen=True)
@@ -43,19 +36,32 @@ class Objective:
     labels: np.ndarray
     release: Weights
 
-    @property
+    @cached_property
     def active(self) -> np.ndarray:
         """Which features its equations determine: under an L1 penalty, those without a zero coefficient."""
         coefficient = self.release["coefficient"][0].numpy()
         return (coefficient != 0).all(0) if self.mechanism.l1_penalty else np.full(coefficient.shape[1], True)
 
+    @property
+    def of_active(self) -> Weights:
+        """Its numbers, for these features only."""
+        chosen = self.release["coefficient"][..., torch.from_numpy(self.active)]
+        return Weights({"coefficient": chosen, "intercept": self.release["intercept"]})
 
-def of_features(release: Weights, chosen: np.ndarray) -> Weights:
-    """The numbers of some features only, in double precision."""
-    tensors = release.tensors.items()
-    return Weights(
-        {n: (t if n == "intercept" else t[..., torch.from_numpy(chosen)]).double() for n, t in tensors}
-    )
+    def records(self, part: Part) -> Records:
+        """The rows as its equations see them: the labels coded, and only the features that they determine."""
+        labels = coded_labels(part.estimator, self.mechanism, np.asarray(part.labels))
+        return as_records(part.matrix[:, self.active], labels, part.weights)
+
+    def clue(self, part: Part) -> Clue:
+        """Solve for every row in turn."""
+        found = ClosedForm().expose(self.mechanism, self.records(part), self.of_active).records
+        clue, labels = Clue.nothing(*part.matrix.shape), found.labels[:, 0].numpy()
+        clue.values[:, self.active] = as_values(found.flat[:, 0].numpy())
+        clue.labels[:] = labels
+        if self.mechanism.family.classes:
+            clue.labels[:] = np.asarray(part.estimator.classes_)[labels.astype(int)].tolist()
+        return clue
 
 
 def is_linear(model: Any) -> bool:
@@ -73,16 +79,18 @@ def objective(model: Any, labels: np.ndarray, weights: np.ndarray | None) -> Obj
             got="positive=True",
             hint="audit an unconstrained fit of the same data",
         )
-    release = Weights(_parameters(model))
+    coefficient = np.atleast_2d(np.array(model.coef_, dtype=np.float64))
+    intercept = np.full(len(coefficient), model.intercept_, dtype=np.float64)  # 0 without an intercept
+    arrays = {"coefficient": coefficient, "intercept": intercept}
+    release = Weights({name: torch.from_numpy(values)[None] for name, values in arrays.items()})
     total = len(labels) if weights is None else float(weights.sum())
     describe = next(describe for kinds, describe in _DESCRIPTIONS if isinstance(model, kinds))
     mechanism = describe(model, total)
-    outputs = len(release["coefficient"][0])
-    if outputs != mechanism.family.outputs:
+    if len(coefficient) != mechanism.family.outputs:
         raise InputError(
             "The model has several outputs.",
             needs="a model with one output, or one class label",
-            got=f"coefficients for {outputs} outputs",
+            got=f"coefficients for {len(coefficient)} outputs",
             hint="audit one output at a time",
         )
     return Objective(mechanism, coded_labels(model, mechanism, labels), release)
@@ -100,16 +108,6 @@ def one_label(labels: np.ndarray, count: int) -> np.ndarray:
     return labels
 
 
-def _parameters(model: Any) -> dict[str, torch.Tensor]:
-    coefficient = np.atleast_2d(np.asarray(model.coef_, dtype=np.float64))
-    intercept = np.broadcast_to(np.atleast_1d(np.asarray(model.intercept_, float)), (len(coefficient),))
-    # A model without an intercept has 0 there.
-    return {
-        "coefficient": torch.from_numpy(coefficient.copy())[None],
-        "intercept": torch.from_numpy(intercept.copy())[None],
-    }
-
-
 def _class_weights(model: Any) -> Any:
     weights = model.class_weight
     if isinstance(weights, dict):
@@ -118,15 +116,9 @@ def _class_weights(model: Any) -> Any:
 
 
 def _logistic(model: Any, _total: float) -> GLM:
-    one_of("solver", model.solver, _LOGISTIC_SOLVERS)
-    searched = isinstance(model, linear.LogisticRegressionCV)
-    inverse = _first(model.C_ if searched else model.C)
-    strength = 0.0 if np.isinf(inverse) else 1 / inverse
     penalty = getattr(model, "penalty", "deprecated")
-    ratio = _first(model.l1_ratio_ if searched else model.l1_ratio)
-    ratio = {"l1": 1.0, "l2": 0.0, None: 0.0}.get(penalty, ratio)
-    if penalty is None:
-        strength = 0.0
+    strength = 0.0 if penalty is None else 1 / _setting(model, "C")  # C may be infinite
+    ratio = {"l1": 1.0, "l2": 0.0, None: 0.0}.get(penalty, _setting(model, "l1_ratio"))
     intercept_penalty = 0.0
     if model.solver == "liblinear" and model.fit_intercept:
         # liblinear appends a constant feature of this size and penalises its coefficient like any other.
@@ -149,9 +141,9 @@ def _logistic(model: Any, _total: float) -> GLM:
     )
 
 
-def _first(values: Any) -> float:
-    """A setting, or the first of those of several outputs, which are refused; 0 if there is none."""
-    found = np.ravel(values)
+def _setting(model: Any, name: str, otherwise: float = 0.0) -> float:
+    """What a search chose or what was set, the first of several outputs, which are refused; 0 for None."""
+    found = np.ravel(getattr(model, f"{name}_", getattr(model, name, otherwise)))
     return float(found[0] or 0.0) if len(found) else 0.0
 
 
@@ -161,12 +153,10 @@ def _least_squares(model: Any, total: float) -> GLM:
     if isinstance(model, linear.BayesianRidge):
         ridge = float(model.lambda_ / model.alpha_)
     elif isinstance(model, linear.Ridge | linear.RidgeCV):
-        ridge = _first(getattr(model, "alpha_", getattr(model, "alpha", None)))
+        ridge = _setting(model, "alpha")
     elif not isinstance(model, linear.LinearRegression):
-        alpha = float(getattr(model, "alpha_", getattr(model, "alpha", None)))  # pyright: ignore[reportArgumentType]
-        ratio = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0))
-        ratio = 1.0 if isinstance(model, linear.LassoCV | linear.Lasso) else float(ratio)
-        ridge, lasso = total * alpha * (1 - ratio), total * alpha * ratio
+        alpha, ratio = total * _setting(model, "alpha"), _setting(model, "l1_ratio", 1.0)
+        ridge, lasso = alpha * (1 - ratio), alpha * ratio
     return GLM(
         Gaussian(),
         penalty=ridge,
@@ -180,17 +170,14 @@ def _indicators(model: Any, _total: float) -> GLM:
     """RidgeClassifier: least squares on −1 and 1."""
     return GLM(
         Indicators(len(model.classes_)),
-        penalty=_first(getattr(model, "alpha_", getattr(model, "alpha", None))),
+        penalty=_setting(model, "alpha"),
         fit_intercept=model.fit_intercept,
         class_weights=_class_weights(model),
     )
 
 
 def _tweedie(model: Any, total: float) -> GLM:
-    powers = {linear.PoissonRegressor: 1.0, linear.GammaRegressor: 2.0}
-    power = next(
-        (powers[kind] for kind in type(model).__mro__ if kind in powers), getattr(model, "power", 0.0)
-    )
+    power = 2.0 if isinstance(model, linear.GammaRegressor) else getattr(model, "power", 1.0)  # or Poisson
     link = getattr(model, "link", "log")
     identity = link == "identity" or (link == "auto" and power <= 0)
     if identity and power != 0:
@@ -229,46 +216,20 @@ _DESCRIPTIONS: tuple[tuple[Any, Callable[[Any, float], GLM]], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Equations:
-    """A linear model's objective, and the features that its equations contain."""
-
-    mechanism: GLM
-    release: Weights
-    active: np.ndarray  # (columns,)
-
-    def clue(self, part: Part) -> Clue:
-        """Solve for every row in turn."""
-        found = ClosedForm().expose(self.mechanism, self.records(part), self.release).records
-        values = np.full(part.matrix.shape, UNKNOWN, dtype=object)
-        values[:, self.active] = as_values(found.flat[:, 0].numpy())
-        labels = found.labels[:, 0].numpy()
-        names = labels.astype(object)
-        if self.mechanism.family.classes:
-            names[:] = np.asarray(part.estimator.classes_)[labels.astype(int)].tolist()
-        return Clue(values, names)
-
-    def records(self, part: Part) -> Records:
-        """The rows as the equations see them: only features with non-zero coefficients."""
-        labels = coded_labels(part.estimator, self.mechanism, np.asarray(part.labels))
-        return as_records(part.matrix[:, self.active], labels, part.weights)
-
-
 def as_records(features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Records:
     """Arrays as records, without a copy where none is needed."""
     own = None if weights is None else torch.from_numpy(np.asarray(weights, dtype=np.float64))
     return Records(torch.from_numpy(np.ascontiguousarray(features)), torch.from_numpy(labels), own)
 
 
-def equations(part: Part) -> list[Equations]:
-    """A linear part's equations, if they determine anything."""
+def equations(part: Part) -> list[Objective]:
+    """A linear part's objective, if its equations determine anything."""
     matrix = part.numbers
     if matrix is None or part.labels is None or not is_linear(part.estimator) or np.isnan(matrix).any():
         return []
     try:
         own = objective(part.estimator, np.asarray(part.labels), part.weights)
-        found = Equations(own.mechanism, of_features(own.release, own.active), own.active)
-        ClosedForm().check(Knowledge(own.mechanism, Uninformed(), found.records(part)[1:]))
+        ClosedForm().check(Knowledge(own.mechanism, Uninformed(), own.records(part)[1:]))
     except RemanenceError:
         return []
-    return [found] if own.active.any() else []
+    return [own] if own.active.any() else []

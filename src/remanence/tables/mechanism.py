@@ -75,13 +75,12 @@ class Fitting:
         if not self.taken_apart:
             return
         if not confirmed:
-            went_on = getattr(model, "warm_start", False)
+            went_on = "which continued from an earlier fit (warm_start)"
+            why = went_on if getattr(model, "warm_start", False) else "whose training draws at random"
             raise MisfitError(
                 "Whether this model was fitted on this table cannot be tested.",
                 needs="a part of the model that can be recomputed from the table",
-                got=f"{name}, which continued from an earlier fit (warm_start)"
-                if went_on
-                else f"{name}, whose training draws at random",
+                got=f"{name}, {why}",
                 hint="the .skops file of an estimator that was fitted in one go, with random_state=0",
             )
         if not self.plans:
@@ -166,9 +165,9 @@ class FittedModel(Mechanism[Release]):
         self, known_data: Records | None, targets: Records, generator: torch.Generator
     ) -> FittedObject:
         """Fit the same estimator again, once per trial; every number that it then holds."""
-        found = []
+        found, known = [], [] if known_data is None else [known_data]
         for trial in range(len(targets)):
-            data = targets[trial] if known_data is None else concatenate([known_data, targets[trial]])
+            data = concatenate([*known, targets[trial]])
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 fresh: Any = clone(self.estimator)
@@ -185,7 +184,6 @@ class FittedModel(Mechanism[Release]):
 
 def numbers_in(estimator: Any) -> np.ndarray:
     """Every number in an object, as one vector."""
-    parts = [
-        values.astype(np.float64).ravel() for _, values in arrays_in(estimator) if values.dtype.kind in "fiu"
-    ]
-    return np.nan_to_num(np.concatenate(parts)) if parts else np.zeros(1)
+    parts = (values for _, values in arrays_in(estimator) if values.dtype.kind in "fiu")
+    found = [values.astype(np.float64).ravel() for values in parts]
+    return np.nan_to_num(np.concatenate(found)) if found else np.zeros(1)

@@ -52,9 +52,8 @@ def arrays_in(held: Any, path: str = "model") -> Iterator[tuple[str, np.ndarray]
     left = [(path, held, 0)]
     while left:
         path, held, depth = left.pop()
-        if held is None or isinstance(held, str | bytes | int | float | type) or depth > _DEEPEST:
-            continue
-        if id(held) in seen:
+        plain = held is None or isinstance(held, str | bytes | int | float | type)
+        if plain or depth > _DEEPEST or id(held) in seen:
             continue
         seen[id(held)] = held
         if isinstance(held, np.ndarray) and not held.dtype.names:
@@ -88,16 +87,14 @@ def _inside(held: Any) -> list[tuple[str, Any]]:
     items = list(held)
     if items and all(isinstance(item, int | float) and not isinstance(item, bool) for item in items):
         return [("", np.asarray(items))]
-    return [_item(place, item) for place, item in enumerate(items)]
+    named = [isinstance(item, tuple) and len(item) in (2, 3) and isinstance(item[0], str) for item in items]
+    return [
+        (f".{item[0]}", item[1]) if step else (f"[{place}]", item)
+        for place, (item, step) in enumerate(zip(items, named, strict=True))
+    ]
 
 
 _LISTS = ("steps", "transformers_", "estimators_", "transformer_list")  # their items have names of their own
-
-
-def _item(place: int, item: Any) -> tuple[str, Any]:
-    if isinstance(item, tuple) and len(item) in (2, 3) and isinstance(item[0], str):  # a named step
-        return f".{item[0]}", item[1]
-    return f"[{place}]", item
 
 
 def _state(held: Any) -> Any:
@@ -141,7 +138,7 @@ class Part:
         if self.features is None:
             return None
         try:
-            return np.asarray(self.features).astype(np.float64)
+            return np.asarray(self.features, dtype=np.float64)
         except (TypeError, ValueError):
             return None
 
@@ -164,21 +161,17 @@ class Part:
     def steps(self) -> list[Part]:
         """The steps of a pipeline, each with the table that the steps in front of it give."""
         found, features, sparse = [], self.features, self.sparse
-        *before, (name, last) = self.estimator.steps
-        for called, step in before:
-            path = f"{self.path}.{called}"
-            found.append(Part(path, step, features, self.labels, None, self.rows, sparse))
-            behind = _behind(step, features)
-            sparse, features = behind if hasattr(behind, "toarray") else None, _dense(behind)
-        path = f"{self.path}.{name}"
-        return [*found, Part(path, last, features, self.labels, self.weights, self.rows, sparse)]
+        for name, step in self.estimator.steps:
+            found.append(Part(f"{self.path}.{name}", step, features, self.labels, None, self.rows, sparse))
+            if len(found) < len(self.estimator.steps):
+                behind = _behind(step, features)
+                sparse, features = behind if hasattr(behind, "toarray") else None, _dense(behind)
+        return [*found[:-1], replace(found[-1], weights=self.weights)]
 
     def members(self) -> list[Part] | None:
         """The estimators side by side inside this one, if it is certain what each saw; None if it has no members."""
         members = _members_of(self)
-        if members is None:
-            return None
-        return [each for each in members if each.features is None or each.features.shape[1]]
+        return members and [each for each in members if each.features is None or each.features.shape[1]]
 
     def member(
         self,
@@ -193,9 +186,12 @@ class Part:
         drawn: bool = False,
     ) -> Part:
         """An estimator inside this one that saw these rows and columns of its table."""
-        seen, sparse = self.features, self.sparse
+        seen: Any = self.features
+        sparse = self.sparse
         if seen is not None:
-            seen = seen if columns is None else columns_of(seen, columns)
+            if columns is not None:  # as a ColumnTransformer names them once it is fitted
+                several = [columns] if isinstance(columns, str | int) else columns
+                seen = _safe_indexing(seen, several, axis=1)
             # Some wrappers pass arrays on, without the names.
             named = hasattr(seen, "columns") and hasattr(estimator, "n_features_in_")
             seen = seen.to_numpy() if named and not hasattr(estimator, "feature_names_in_") else seen
@@ -204,17 +200,7 @@ class Part:
             sparse = csr_matrix(np.asarray(seen))
         own = self.rows if rows is None else rows if self.rows is None else self.rows[rows]
         return Part(
-            f"{self.path}.{name}",
-            estimator,
-            seen,
-            labels,
-            weights,
-            own,
-            sparse,
-            drawn,
-            rows,
-            columns,
-            back,
+            f"{self.path}.{name}", estimator, seen, labels, weights, own, sparse, drawn, rows, columns, back
         )
 
     def columns_read(self) -> np.ndarray:
@@ -329,11 +315,6 @@ def _bagged(part: Part) -> list[Part] | None:
     return found
 
 
-def columns_of(features: Any, columns: Any) -> Any:
-    """Some columns of an array or a DataFrame, as a ColumnTransformer names them once it is fitted."""
-    return _safe_indexing(features, [columns] if isinstance(columns, str | int) else columns, axis=1)
-
-
 def places_of(features: Any, columns: Any) -> np.ndarray:
     """The positions of a member's columns in the outer table."""
     if columns is None:
@@ -355,13 +336,10 @@ def as_input(estimator: Any, features: Any) -> Any:
 
 def final_estimator(estimator: Any) -> Any:
     """The predictor at the end of pipelines and inside searches."""
-    while True:
-        if isinstance(estimator, Pipeline):
-            estimator = estimator.steps[-1][1]
-        elif hasattr(getattr(estimator, "best_estimator_", None), "get_params"):
-            estimator = estimator.best_estimator_
-        else:
-            return estimator
+    if isinstance(estimator, Pipeline):
+        return final_estimator(estimator.steps[-1][1])
+    best = getattr(estimator, "best_estimator_", None)
+    return final_estimator(best) if hasattr(best, "get_params") else estimator
 
 
 def transformed(step: Any, features: Any) -> Any:
@@ -374,12 +352,10 @@ def _behind(step: Any, features: Any) -> Any:
         return features
     if any(isinstance(inner, TargetEncoder) for inner in _all_steps(step)):
         return None  # fit() encoded each row by the labels of a part of the others
-    needs, hint = (
-        "a table with no other words and gaps than the training table",
-        "the table as passed to fit()",
-    )
+    needs = "a table with no other words and gaps than the training table"
     name, summary = type(step).__name__, "A step of the model cannot read this table."
-    with refusing((ValueError, TypeError), summary, needs=needs, got=name, hint=hint):
+    kinds, hint = (ValueError, TypeError), "the table as passed to fit()"
+    with refusing(kinds, summary, needs=needs, got=name, hint=hint):
         return step.transform(as_input(step, spared(step, features)))
 
 
@@ -407,14 +383,9 @@ def _all_steps(step: Any) -> Iterator[Any]:
 def require_fitted(estimator: Any) -> None:
     """Refuse anything but a fitted estimator, and name the argument's type."""
     if isinstance(estimator, type) or not hasattr(estimator, "get_params"):
-        raise InputError(
-            "There is no model to audit.",
-            needs="a fitted scikit-learn estimator or Pipeline",
-            got=f"the class {estimator.__name__}"
-            if isinstance(estimator, type)
-            else type(estimator).__name__,
-            hint="LogisticRegression().fit(X, y)",
-        )
+        kind = f"the class {estimator.__name__}" if isinstance(estimator, type) else type(estimator).__name__
+        needs, hint = "a fitted scikit-learn estimator or Pipeline", "LogisticRegression().fit(X, y)"
+        raise InputError("There is no model to audit.", needs=needs, got=kind, hint=hint)
     needs, hint = "an estimator after fit()", "model.fit(X, y), or the file of the fitted model"
     name = f"{type(estimator).__name__} before it"
     with refusing(Exception, "The model has not been fitted.", needs=needs, got=name, hint=hint):

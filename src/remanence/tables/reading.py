@@ -49,10 +49,9 @@ def load_estimator(target: str, trusted: Sequence[str] = ()) -> Any:
     skops = extra("skops.io", "tables", "skops, which reads fitted models")
     needs, hint = "a .skops file as skops.io.dump writes it", "skops.io.dump(model, 'model.skops')"
     with refusing(Exception, "The model cannot be read.", needs=needs, got=file.name, hint=hint):
-        if cut := [
-            name for name, content in parts.items() if name.endswith(".npy") and not is_whole_array(content)
-        ]:
-            raise UnusableFileError(f"{cut[0][:80]} holds objects, or is truncated")
+        for name, content in parts.items():
+            if name.endswith(".npy") and not is_whole_array(content):
+                raise UnusableFileError(f"{name[:80]} holds objects, or is truncated")
         unknown = sorted(set(skops.get_untrusted_types(file=file)) - set(trusted))
         if unknown:
             raise InputError(

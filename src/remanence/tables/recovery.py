@@ -7,6 +7,7 @@ follows from the part and the other rows alone.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,8 +116,8 @@ def _categories_of_codes(step: Any, after: np.ndarray) -> np.ndarray:
     found = np.full(after.shape, UNKNOWN, dtype=object)
     for column, categories in enumerate(step.categories_):
         names, codes = categories.tolist(), after[:, column].round().clip(0, len(categories) - 1)
-        for row in np.flatnonzero(~np.isnan(codes)):
-            found[row, column] = plain(names[int(codes[row])])
+        sure = ~np.isnan(codes)
+        found[sure, column] = [plain(names[int(code)]) for code in codes[sure]]
     return found
 
 
@@ -155,17 +156,21 @@ def alike(value: Any, fill: Any) -> bool:
     return bool(value == fill)
 
 
-def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:
+def recover(part: Part, after: np.ndarray | None, plans: Sequence[tuple[str, Any]]) -> Clue:
     """The table in front of an estimator, from its own clues and from clues about the table behind it."""
     found = Clue.nothing(*part.features.shape)
-    if isinstance(part.estimator, Pipeline):
-        return _through_steps(part, after, plans)
+    if isinstance(part.estimator, Pipeline):  # backwards from the last step to the first
+        for step in reversed(part.steps()):
+            if step.features is not None:
+                clue = recover(step, after, plans)
+                after, found = clue.values, Clue(clue.values, fill(found.labels, clue.labels))
+        return found
     if part.estimator is None or isinstance(part.estimator, str):
         return found if after is None else Clue(after, found.labels)
     members = part.members()
     if members is None:
-        for plan in plans.get(part.path, ()):
-            found = found.filled(plan.clue(part))
+        for path, plan in plans:
+            found = found.filled(plan.clue(part)) if path == part.path else found
         if after is not None:
             found = Clue(fill(found.values, backwards(part.estimator, after, part.features)), found.labels)
         return found
@@ -187,14 +192,3 @@ def _widened(part: Part, member: Part, clue: Clue) -> Clue:
     if said.any():
         wide.labels[held[said]] = clue.labels[said] if member.back is None else member.back(clue.labels[said])
     return wide
-
-
-def _through_steps(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:
-    """Backwards from the last step to the first."""
-    labels = Clue.nothing(len(part.features), 0).labels
-    for step in reversed(part.steps()):
-        if step.features is not None:
-            clue = recover(step, after, plans)
-            after, labels = clue.values, fill(labels, clue.labels)
-    assert after is not None
-    return Clue(after, labels)

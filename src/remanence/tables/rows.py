@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,18 +26,24 @@ def classes_of(model: Any) -> tuple[Any, ...]:
     return tuple(classes.tolist()) if isinstance(classes, np.ndarray) and classes.ndim == 1 else ()
 
 
+def codes_of(labels: Any, classes: Sequence[Any]) -> np.ndarray:
+    """The place of each label among the classes, −1 for another one."""
+    places = {label: place for place, label in enumerate(classes)}
+    return np.array([places.get(label, -1) for label in np.asarray(labels).tolist()])
+
+
 def encoded(model: Any, labels: np.ndarray) -> np.ndarray:
     """The class of each label, as the model counts them."""
-    classes = list(model.classes_)
-    strange = sorted(set(labels.tolist()) - set(np.asarray(classes).tolist()), key=str)
-    if strange:
+    classes = classes_of(model)
+    codes = codes_of(labels, classes)
+    if (codes < 0).any():
         raise InputError(
             "The labels are not those that the model was trained on.",
             needs=f"labels among {', '.join(map(str, classes[:8]))}",
-            got=f"{strange[0]!r}",
+            got=repr(min(labels[codes < 0].tolist(), key=str)),
             hint="pass the labels as they were passed to fit()",
         )
-    return np.searchsorted(model.classes_, labels)
+    return codes
 
 
 def codings(model: Any, labels: Any) -> Iterator[dict[Any, Any] | None]:
@@ -74,11 +81,9 @@ def numbers(values: Any, name: str) -> np.ndarray:
             got=type(values).__name__,
             hint="X.toarray(), if it fits into memory",
         )
-    summary, hint = (
-        f"The {name} are not all numbers.",
-        "encode categories as numbers first, as fit() required",
-    )
-    with refusing((TypeError, ValueError), summary, needs="numeric columns", got=name, hint=hint):
+    summary, needs = f"The {name} are not all numbers.", "numeric columns"
+    hint = "encode categories as numbers first, as fit() required"
+    with refusing((TypeError, ValueError), summary, needs=needs, got=name, hint=hint):
         array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
         array = array.astype(np.float64, copy=not array.flags.writeable)  # torch wants to be able to write
     if not np.isfinite(array).all():
@@ -118,9 +123,8 @@ class RowColumn:
         missing = gaps_in(values)
         if self.categories:
             places = {category: place for place, category in enumerate(self.categories)}
-            numbers = np.array(
-                [places.get(self._word(value), np.nan) for value in values.tolist()], dtype=float
-            )
+            words = map(self._word, values.tolist())
+            numbers = np.array([places.get(word, np.nan) for word in words], dtype=float)
         else:
             numbers = as_numbers(values)
             numbers = np.round(numbers) if self.whole else numbers
@@ -139,11 +143,8 @@ class RowColumn:
         missing = missing | np.isnan(numbers)
         if not self.categories:
             return np.where(missing, np.nan, numbers)
-        found = np.empty(len(numbers), dtype=object)
-        codes = (
-            np.where(missing, 0, np.nan_to_num(numbers)).round().astype(int).clip(0, len(self.categories) - 1)
-        )
-        found[:] = [self.categories[code] for code in codes]
+        codes = np.where(missing, 0, numbers).round().astype(int).clip(0, len(self.categories) - 1)
+        found = np.array([*self.categories, None], dtype=object)[codes]
         found[missing] = None
         return found
 
@@ -214,9 +215,8 @@ class Rows:
         names = [column.name for column in self.columns]
         made = pd.DataFrame(dict(zip(names, values, strict=True)))
         for name, kind in zip(names, self.kinds, strict=True):
-            whole = np.issubdtype(kind, np.integer) if isinstance(kind, np.dtype) else False
-            gaps = whole and bool(made[name].isna().to_numpy().any())
-            made[name] = made[name] if gaps else made[name].astype(kind)
+            with suppress(pd.errors.IntCastingNaNError):
+                made[name] = made[name].astype(kind)
         return made
 
     def error(self, names: Sequence[str] = ()) -> Error:
@@ -288,18 +288,12 @@ def _column(name: str, start: int, values: np.ndarray) -> RowColumn:
     missing = gaps_in(values)
     gaps, values = bool(missing.any()), values[~missing]
     present = values.tolist() if values.dtype.kind not in "fiu" else []
-    numeric = all(isinstance(value, int | float) for value in present)
-    if values.dtype.kind in "fiu" or (
-        numeric and not (present and all(isinstance(v, bool) for v in present))
-    ):
-        numbers = values.astype(np.float64)
-        if not np.isfinite(numbers).all():
-            raise InputError(
-                f"The column {name!r} has infinite values.",
-                needs="finite numbers or gaps",
-                got="inf",
-                hint="drop them",
-            )
-        whole = bool((numbers == np.round(numbers)).all())
-        return RowColumn(name, start, (), float(numbers.std()) or 1.0 if len(numbers) else 1.0, gaps, whole)
-    return RowColumn(name, start, tuple(sorted(set(present), key=lambda v: (str(type(v)), v))), 1.0, gaps)
+    truths = bool(present) and all(isinstance(value, bool) for value in present)
+    if truths or not all(isinstance(value, int | float) for value in present):
+        return RowColumn(name, start, tuple(sorted(set(present), key=lambda v: (str(type(v)), v))), 1.0, gaps)
+    numbers = values.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        summary = f"The column {name!r} has infinite values."
+        raise InputError(summary, needs="finite numbers or gaps", got="inf", hint="drop them")
+    spread = float(numbers.std()) if len(numbers) else 0.0
+    return RowColumn(name, start, (), spread or 1.0, gaps, whole=bool((numbers == np.round(numbers)).all()))

@@ -38,12 +38,8 @@ class PartRate:
 
     def to_json(self) -> Json:
         """The entry in audit.json."""
-        return {
-            "name": self.name,
-            "main": self.main.to_json(),
-            "control": self.control.to_json(),
-            "guess": self.guess,
-        }
+        rates = {"main": self.main.to_json(), "control": self.control.to_json()}
+        return {"name": self.name, **rates, "guess": self.guess}
 
     @classmethod
     def from_json(cls, entry: Json) -> PartRate:
@@ -80,9 +76,8 @@ class Columns(Finding):
         if not self.telling:
             return "No column certainly came back more often than without the release."
         best, *more = self.telling
-        others = (
-            f" {len(more)} more columns came back, too." if len(more) > 1 else " So did one more." * len(more)
-        )
+        several = f" {len(more)} more columns came back, too."
+        others = several if len(more) > 1 else " So did one more." * len(more)
         return (
             f"The column {best.name} came back in {best.main.successes} of {best.main.trials} {said.many}; a guess "
             f"finds it {1000 * best.guess:.0f} times in 1000.{others}"
@@ -94,8 +89,7 @@ class Columns(Finding):
             return []
         best = self.telling[0]
         guess = Row("guess", best.guess, best.guess, best.guess, "guess")
-        rates = Row.of("control", best.control, "control"), Row.of("attack", best.main, "attack")
-        return [guess, *rates]
+        return [guess, Row.of("control", best.control, "control"), Row.of("attack", best.main, "attack")]
 
     def section(self) -> Section | None:
         """Every column; those that come back because of the release come first."""
@@ -105,10 +99,10 @@ class Columns(Finding):
             (part.name, _counted(part.main), _counted(part.control), f"{1000 * part.guess:.0f}")
             for part in ordered
         ]
-        told = (
+        said = (
             "How often each column came back by itself. Those that beat their control and a guess come first."
         )
-        return Section("Column by column", (told,), headings, tuple(rows))
+        return Section("Column by column", (said,), headings, tuple(rows))
 
     def to_json(self) -> Json:
         """Its entry in audit.json: the counts behind the sentences."""

@@ -21,23 +21,13 @@ from remanence.core.releases import FittedObject
 from remanence.game import Game
 from remanence.results.caveats import Caveat
 from remanence.tables.belonging import check_columns
-from remanence.tables.caveats import (
-    COLUMNS_NOT_READ,
-    DUPLICATE_RECORDS,
-    INACTIVE_FEATURES,
-)
+from remanence.tables.caveats import COLUMNS_NOT_READ, DUPLICATE_RECORDS, INACTIVE_FEATURES
 from remanence.tables.game import LeaveOneOut
 from remanence.tables.glm.families import Gaussian
 from remanence.tables.glm.model import standard_units
-from remanence.tables.linear import as_records, is_linear, objective, of_features, one_label
+from remanence.tables.linear import as_records, is_linear, objective, one_label
 from remanence.tables.mechanism import FittedModel, Fitting, numbers_in
-from remanence.tables.parts import (
-    Part,
-    as_input,
-    final_estimator,
-    require_fitted,
-    spared,
-)
+from remanence.tables.parts import Part, as_input, final_estimator, require_fitted, spared
 from remanence.tables.rows import RowColumn, Rows, classes_of, numbers
 
 
@@ -54,30 +44,25 @@ def table_game(
     if hasattr(table, "toarray"):
         numbers(table, "features")  # explains what to do with a sparse matrix
     check_columns(estimator, table)
-    labelled = labels is not None
-    called, labels = str(getattr(labels, "name", None) or "label"), _one_label(estimator, labels, len(table))
+    model, labelled = final_estimator(estimator), labels is not None
+    called, labels = str(getattr(labels, "name", None) or "label"), _one_label(model, labels, len(table))
     names = [str(name) for name in getattr(table, "columns", ())]
     if names and not hasattr(estimator, "feature_names_in_"):
         table = table.to_numpy()  # fitted on an array: columns are matched by position
     weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
     _require_transformable(estimator, table)
-    model = final_estimator(estimator)
     worded = bool(classes_of(model)) or labels.dtype.kind in "OUSb"
     label = RowColumn("label", 0, tuple(np.unique(labels).tolist()) if worded else (), 1.0, gaps=False)
     rows = Rows.read(table, names)
     whole = Part("model", estimator, table, labels, weights)
-    read = whole.columns_read().tolist()
-    kept = [column.name for column, seen in zip(rows.columns, read, strict=True) if seen]
-    unread = tuple(column.name for column in rows.columns if column.name not in kept)
-    fitting = Fitting(whole)
-    mechanism = FittedModel(estimator, rows, fitting, label, unread=unread)
-    data = mechanism.records(table, labels)
-    if weights is not None:
-        data = replace(data, weights=torch.from_numpy(weights))
-    caveats = (
-        *_duplicates(data),
-        *([replace(COLUMNS_NOT_READ, seen=f"Not read: {', '.join(unread)}.")] if unread else []),
-    )
+    read = dict(zip((column.name for column in rows.columns), whole.columns_read(), strict=True))
+    kept, unread = ([name for name, seen in read.items() if seen == wanted] for wanted in (True, False))
+    mechanism = FittedModel(estimator, rows, Fitting(whole), label, unread=tuple(unread))
+    own = None if weights is None else torch.from_numpy(weights)
+    data = replace(mechanism.records(table, labels), weights=own)
+    caveats = _duplicates(data)
+    if unread:
+        caveats += (replace(COLUMNS_NOT_READ, seen=f"Not read: {', '.join(unread)}."),)
     release = FittedObject({"numbers": torch.from_numpy(numbers_in(estimator))[None]})
     error = rows.error(kept)
     learning = [model, *(part.estimator for part in Part("model", estimator, None, None).innermost())]
@@ -85,9 +70,8 @@ def table_game(
         spread = 1.0 if worded else float(data.labels.std()) or 1.0
         right = label_error("label" if called in names else called, spread)
         error = replace(error, parts=(*error.parts, right))
-    return LeaveOneOut(
-        mechanism, data, Criterion(error), release, caveats, columns=rows.features, fitting=fitting
-    )
+    criterion, fitting = Criterion(error), mechanism.fitting
+    return LeaveOneOut(mechanism, data, criterion, release, caveats, columns=rows.features, fitting=fitting)
 
 
 def learns_from_labels(model: Any) -> bool:
@@ -95,9 +79,8 @@ def learns_from_labels(model: Any) -> bool:
     return bool(get_tags(model).target_tags.required) or is_classifier(model) or is_regressor(model)
 
 
-def _one_label(estimator: Any, labels: Any, count: int) -> np.ndarray:
+def _one_label(model: Any, labels: Any, count: int) -> np.ndarray:
     """One label for each row; zeros for an unsupervised model."""
-    model = final_estimator(estimator)
     if labels is None and not learns_from_labels(model):
         return np.zeros(count)
     if labels is None:
@@ -132,11 +115,11 @@ def _require_transformable(estimator: Any, table: Any) -> None:
         )
 
 
-def _duplicates(data: Records) -> list[Caveat]:
+def _duplicates(data: Records) -> tuple[Caveat, ...]:
     """The caveat about equal records, if there are any."""
     repeated = data.repeated()
     seen = f"{repeated} of the {len(data)} records equal an earlier one."
-    return [replace(DUPLICATE_RECORDS, seen=seen)] if repeated else []
+    return (replace(DUPLICATE_RECORDS, seen=seen),) if repeated else ()
 
 
 def shortlist_game(estimator: Any, table: Any, labels: Any, *, candidates: int = 10, seed: int = 0) -> Game:
@@ -181,7 +164,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     mechanism, release = described.mechanism, described.release
     _require_equations(mechanism, estimator, matrix)
     data = as_records(matrix, described.labels, weights)
-    caveats = tuple(_duplicates(data))
+    caveats = _duplicates(data)
     mechanism.family.check(data.labels)
     mechanism.check_weights(data)
     table = features if hasattr(features, "columns") else matrix
@@ -192,7 +175,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
         _refuse_partly_active(release["coefficient"][0].numpy(), active)
         caveats = (*caveats, INACTIVE_FEATURES)
         data = replace(data, features=data.features[:, torch.from_numpy(active)])
-        release = of_features(release, active)
+        release = described.of_active
         columns = tuple(name for name, used in zip(columns, active, strict=False) if used)
     label_scale = 1.0 if mechanism.family.classes else float(data.labels.std())
     if weights is not None and not mechanism.family.classes:
@@ -203,8 +186,8 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
 
 def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray) -> None:
     width = matrix.shape[1] + mechanism.fit_intercept
-    weighted = mechanism.class_weights is not None
-    if not mechanism.fit_intercept and (not mechanism.family.classes or weighted):
+    alike = mechanism.family.classes and mechanism.class_weights is None
+    if not mechanism.fit_intercept and not alike:
         raise InputError(
             "Without an intercept the equations give a record only up to a factor.",
             needs="an intercept, or classes that weigh the same",

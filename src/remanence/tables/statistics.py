@@ -14,7 +14,7 @@ import numpy as np
 
 from remanence.tables.parts import Part, arrays_in
 from remanence.tables.recovery import Clue
-from remanence.tables.rows import UNKNOWN, as_values, classes_of
+from remanence.tables.rows import UNKNOWN, as_values, classes_of, codes_of
 
 _SAME = 1e-8  # of a column's size
 _SAME_SINGLE = 2e-7  # in single precision
@@ -55,17 +55,17 @@ class Published:
             gap = np.where(better[:, None], nothing, gap)
         values = as_values(lacking)
         values[gap] = None
-        names = np.full(rows, UNKNOWN, dtype=object)
-        if self.classes is not None:
-            names[:] = [self.classes[label] for label in labels]
-            names[part.times == 0] = UNKNOWN
+        if self.classes is None:
+            return Clue(values, np.full(rows, UNKNOWN, dtype=object))
+        names = np.array(self.classes, dtype=object)[labels]
+        names[part.times == 0] = UNKNOWN
         return Clue(values, names)
 
     def groups(self, part: Part) -> np.ndarray:
         """The group of each row."""
-        if self.clusters is not None:
-            return self.clusters
-        return np.zeros(len(part.matrix), dtype=int) if self.classes is None else _codes(part, self.classes)
+        if self.classes is not None:
+            return codes_of(part.labels, self.classes)
+        return np.zeros(len(part.matrix), dtype=int) if self.clusters is None else self.clusters
 
 
 def _sums(part: Part, groups: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
@@ -136,7 +136,7 @@ class Counts:
 
     def clue(self, part: Part) -> Clue:
         """The one class that the known rows leave one short."""
-        clue, own = Clue.nothing(*part.features.shape), _codes(part, self.classes)
+        clue, own = Clue.nothing(*part.features.shape), codes_of(part.labels, self.classes)
         short = self.counts - np.bincount(own, minlength=len(self.counts))
         without = short + np.eye(len(self.classes))  # if the missing row is of that class
         clue.labels[:] = np.array(self.classes, dtype=object)[without.argmax(1)[own]]
@@ -147,12 +147,6 @@ def _tells_classes(part: Part) -> bool:
     """Whether every row has one of the model's classes: some models learn from rows without a label too."""
     classes = classes_of(part.estimator)
     return bool(classes) and set(np.asarray(part.labels).tolist()) <= set(classes)
-
-
-def _codes(part: Part, classes: tuple[Any, ...]) -> np.ndarray:
-    """The place of each row's label among the classes, −1 for another one."""
-    places = {label: place for place, label in enumerate(classes)}
-    return np.array([places.get(label, -1) for label in np.asarray(part.labels).tolist()])
 
 
 @dataclass(frozen=True)
@@ -177,11 +171,11 @@ def label_statistics(part: Part) -> list[Counts | LabelSum]:
     labels, exact = np.asarray(labels), 1e-9
     held = [np.ravel(values) for _, values in arrays_in(model) if values.dtype.kind in "fiu"]
     single = [value for name, value in vars(model).items() if name.endswith("_") and isinstance(value, float)]
-    held += [np.array([value]) for value in single]
+    held += map(np.ravel, single)
     if classes := classes_of(model):
         if not _tells_classes(part):
             return []
-        counts = np.bincount(_codes(part, classes), minlength=len(classes)).astype(np.float64)
+        counts = np.bincount(codes_of(labels, classes), minlength=len(classes)).astype(np.float64)
         found = Counts(counts, classes)
         with np.errstate(divide="ignore"):
             shares, logarithms = counts / len(labels), np.log(counts / len(labels))
@@ -194,9 +188,5 @@ def label_statistics(part: Part) -> list[Counts | LabelSum]:
             exact = min(1e-6, 0.1 / max(1.0, abs(found.total)))
     else:
         return []
-    told = any(
-        values.shape == each.shape and np.allclose(values, each, rtol=exact, atol=0)
-        for values in held
-        for each in wanted
-    )
-    return [found] if told else []
+    pairs = ((values, each) for values in held for each in wanted if values.shape == each.shape)
+    return [found] if any(np.allclose(*pair, rtol=exact, atol=0) for pair in pairs) else []

@@ -22,7 +22,7 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 
 from remanence.tables.parts import Part
 from remanence.tables.recovery import Clue
-from remanence.tables.rows import UNKNOWN, as_numbers, as_values, column_values
+from remanence.tables.rows import UNKNOWN, as_numbers, as_values, column_values, known
 
 _ALIKE = 1e-6  # of the largest number, between sums in another order
 _FORESTS = (
@@ -75,10 +75,9 @@ def _drawn_rows(part: Part, tree: BaseDecisionTree, count: int) -> np.ndarray | 
     total = count if weights is None else weights.sum()
     drawn = count if most is None else most if isinstance(most, int) else max(1, int(total * most))
     draw = np.random.RandomState(tree.random_state)
-    if weights is None:
-        return np.bincount(draw.randint(0, count, drawn), minlength=count)
-    chosen = draw.choice(count, drawn, replace=True, p=weights / weights.sum())
-    return np.bincount(chosen, minlength=count)
+    chances = None if weights is None else weights / weights.sum()
+    rows = draw.randint(0, count, drawn) if chances is None else draw.choice(count, drawn, p=chances)
+    return np.bincount(rows, minlength=count)
 
 
 def _forest_weights(part: Part) -> np.ndarray | None:
@@ -94,11 +93,9 @@ def _row_weights(part: Part) -> np.ndarray | None:
         return None if weights is None else np.asarray(weights, dtype=np.float64)
     labels = np.asarray(part.labels)
     if isinstance(kind, str):
-        classes = np.unique(labels)
-        balanced = {"y": labels, "sample_weight": weights if isinstance(part.estimator, _FORESTS) else None}
-        kind = dict(
-            zip(classes.tolist(), compute_class_weight("balanced", classes=classes, **balanced), strict=True)
-        )
+        classes, given = np.unique(labels), weights if isinstance(part.estimator, _FORESTS) else None
+        balanced = compute_class_weight("balanced", classes=classes, y=labels, sample_weight=given)
+        kind = dict(zip(classes.tolist(), balanced, strict=True))
     own = compute_sample_weight(kind, labels)
     return own if weights is None else own * np.asarray(weights)
 
@@ -116,52 +113,45 @@ class _Grown:
 
 def misplaced_nodes(part: Part) -> tuple[int, int] | None:
     """How many nodes of a part's trees do not match this table, and how many there are; None if unknown."""
-    table, wrong, nodes, told = as_float32(part.features), 0, 0, False
+    trees = trees_of(part.estimator)
+    if not trees or part.labels is None or multiplicities(part, trees[0]) is None:
+        return None
+    table, labels = as_float32(part.features), np.asarray(part.labels)
     if isinstance(part.estimator, _FORESTS) and hasattr(part.estimator, "_sample_weight"):
-        stored, given = part.estimator._sample_weight, _forest_weights(part)
-        alike = stored is given if stored is None or given is None else stored.shape == np.shape(given)
-        if not alike or (stored is not None and given is not None and not np.allclose(stored, given)):
-            count = sum(tree.tree_.node_count for tree in trees_of(part.estimator))
+        both, ones = (part.estimator._sample_weight, _forest_weights(part)), np.ones(len(table))
+        stored, given = (ones if weights is None else np.asarray(weights) for weights in both)
+        if stored.shape != given.shape or not np.allclose(stored, given):
+            count = sum(tree.tree_.node_count for tree in trees)
             return count, count
-    for grown in _grown(part, table):
-        off = _misplaced(grown, table)
-        if not off.any() and grown.labels is not None and not _grows_again(grown, table):
-            off[:] = True
-        wrong, nodes, told = wrong + int(off.sum()), nodes + len(off), True
-    return (wrong, nodes) if told else None
+    wrong = [_misplaced(grown, table) for grown in _grown(part, table, labels)]
+    return (sum(int(each.sum()) for each in wrong), sum(map(len, wrong))) if wrong else None
 
 
-def _grown(part: Part, table: np.ndarray) -> Iterator[_Grown]:
-    """The trees whose training sets are known."""
-    model, trees = part.estimator, trees_of(part.estimator)
-    labels = None if part.labels is None or np.ndim(part.labels) != 1 else np.asarray(part.labels)
-    if not trees or multiplicities(part, trees[0]) is None:
-        return
-    if isinstance(model, ensemble.AdaBoostClassifier):
-        yield from _reweighted(part, table, labels)
-        return
+def _grown(part: Part, table: np.ndarray, labels: np.ndarray) -> Iterator[_Grown]:
+    """The trees, where it is known what their nodes hold."""
+    model, forest = part.estimator, isinstance(part.estimator, _FORESTS)
     if isinstance(model, _BOOSTED):
-        yield from _boosted(part, table, labels)
+        adaptive = isinstance(model, ensemble.AdaBoostClassifier)
+        yield from (_reweighted if adaptive else _boosted)(part, table, labels)
         return
     targets, own, coded = _targets(model, labels), _row_weights(part), labels
-    if targets is None and not isinstance(model, _FORESTS):
+    if targets is None and not forest:
         return  # a second fit decides
-    if labels is not None and hasattr(model, "classes_"):
+    if hasattr(model, "classes_"):
         coded = np.searchsorted(model.classes_, labels).astype(np.float64)
-    for tree in trees:
+    for tree in trees_of(model):
         weights = multiplicities(part, tree)
         assert weights is not None
-        if not (isinstance(model, _FORESTS) and model.bootstrap):
-            weights = weights.astype(np.float64) if own is None else own
-        elif getattr(model, "class_weight", None) == "balanced_subsample" and labels is not None:
+        if not (forest and model.bootstrap):
+            weights = weights if own is None else own
+        elif getattr(model, "class_weight", None) == "balanced_subsample":
             drawn = np.repeat(np.arange(len(labels)), weights)
             weights = weights * compute_sample_weight("balanced", labels, indices=drawn)
-        again = coded if isinstance(model, _FORESTS) else None
-        yield _Grown(tree, np.asarray(weights, dtype=np.float64), targets, labels=again)
+        yield _Grown(tree, np.asarray(weights, np.float64), targets, labels=coded if forest else None)
 
 
-def _targets(model: Any, labels: np.ndarray | None) -> np.ndarray | None:
-    if labels is None or getattr(model, "monotonic_cst", None) is not None:
+def _targets(model: Any, labels: np.ndarray) -> np.ndarray | None:
+    if getattr(model, "monotonic_cst", None) is not None:
         return None
     if hasattr(model, "classes_"):
         return (labels[:, None] == model.classes_).astype(np.float64)
@@ -169,46 +159,31 @@ def _targets(model: Any, labels: np.ndarray | None) -> np.ndarray | None:
     return labels.astype(np.float64)[:, None] if means else None
 
 
-def _reweighted(part: Part, table: np.ndarray, labels: np.ndarray | None) -> Iterator[_Grown]:
+def _reweighted(part: Part, table: np.ndarray, labels: np.ndarray) -> Iterator[_Grown]:
     """AdaBoost's trees: after each of them, misclassified rows weigh more."""
-    model, count = part.estimator, len(table)
-    weights = np.ones(count) if part.weights is None else np.asarray(part.weights, dtype=np.float64)
-    weights = weights / weights.sum()
+    model = part.estimator
+    weights = np.ones(len(table)) if part.weights is None else np.asarray(part.weights, dtype=np.float64)
     for tree, size in zip(model.estimators_, model.estimator_weights_, strict=False):
-        yield _Grown(tree, weights, _targets(model, labels))
-        if labels is None:
-            return
-        weights = weights * np.exp(size * (np.asarray(tree.predict(table)) != labels))
         weights = weights / weights.sum()
+        yield _Grown(tree, weights, _targets(model, labels))
+        weights = weights * np.exp(size * (np.asarray(tree.predict(table)) != labels))
 
 
-def _boosted(part: Part, table: np.ndarray, labels: np.ndarray | None) -> Iterator[_Grown]:
+def _boosted(part: Part, table: np.ndarray, labels: np.ndarray) -> Iterator[_Grown]:
     """Gradient boosting's trees: each is grown on the gradient that the ones before it leave."""
     model: Any = part.estimator
     weights = np.ones(len(table)) if part.weights is None else np.asarray(part.weights, dtype=np.float64)
-    classes, loss, coded = getattr(model, "classes_", None), deepcopy(model._loss), None
-    if labels is not None:
-        coded = np.asarray(labels if classes is None else np.searchsorted(classes, labels), dtype=np.float64)
-    raw = model._raw_predict_init(table)
+    loss, coded = deepcopy(model._loss), np.asarray(labels)
+    if hasattr(model, "classes_"):
+        coded = np.searchsorted(model.classes_, labels)
+    coded, raw = coded.astype(np.float64), model._raw_predict_init(table)
     for stage in model.estimators_:
-        gradient = None
-        if coded is not None:
-            if isinstance(loss, HuberLoss):
-                set_huber_delta(loss, coded, raw.copy(), weights)
-            gradient = loss.gradient(y_true=coded, raw_prediction=raw.copy())
-            gradient = np.reshape(gradient, (len(table), -1))
+        if isinstance(loss, HuberLoss):
+            set_huber_delta(loss, coded, raw.copy(), weights)
+        gradient = np.reshape(loss.gradient(y_true=coded, raw_prediction=raw.copy()), (len(table), -1))
         for place, tree in enumerate(stage):
-            own = None if gradient is None else -gradient[:, place : place + 1]
-            yield _Grown(tree, weights, own, leaves_hold_means=False)
+            yield _Grown(tree, weights, -gradient[:, place : place + 1], leaves_hold_means=False)
         raw = raw + model.learning_rate * np.stack([tree.predict(table) for tree in stage], 1)
-
-
-def _grows_again(grown: _Grown, table: np.ndarray) -> bool:
-    """Whether the tree grows again from its seed: on another table, other splits would be better."""
-    fresh: Any = clone(grown.tree)
-    state = fresh.fit(table, grown.labels, sample_weight=grown.weights).tree_
-    own = grown.tree.tree_
-    return np.array_equal(state.feature, own.feature) and np.array_equal(state.threshold, own.threshold)
 
 
 def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
@@ -230,12 +205,16 @@ def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
         wrong |= checked & (off > _ALIKE * max(1.0, float(np.abs(targets).max(initial=0.0))))
         if not grown.leaves_hold_means:  # the impurity of each node shows what they were grown on
             spread = (paths.T @ (own[:, None] * targets**2) / held - means**2)[:, 0]
-            wrong |= np.abs(spread - structure.impurity) > _ALIKE * max(
-                1e-300, float(np.abs(structure.impurity).max())
-            )
+            largest = max(1e-300, float(np.abs(structure.impurity).max()))
+            wrong |= np.abs(spread - structure.impurity) > _ALIKE * largest
     if grown.tree.splitter == "best":
         for node in np.flatnonzero(inner).tolist():
             wrong[node] |= not _splits(structure, paths, table[seen], node)
+    if grown.labels is not None and not wrong.any():  # on another table, other splits would be better
+        fresh: Any = clone(grown.tree)
+        again = fresh.fit(table, grown.labels, sample_weight=weights).tree_
+        parts = ((again.feature, structure.feature), (again.threshold, structure.threshold))
+        wrong[:] = not all(np.array_equal(*each) for each in parts)
     return wrong
 
 
@@ -357,14 +336,10 @@ def _told(
         else:
             rows = [int(row) for row in np.flatnonzero(fell)]
         for row in rows:
-            others, facing = own.copy(), across.copy()
-            others[row] = facing[row] = False
-            if not facing.any():
-                continue
-            nearest = turned[facing].min()
+            others, facing = (np.delete(turned, row)[np.delete(side, row)] for side in (own, across))
             # Without this row the known ones would put the threshold elsewhere, or nowhere.
-            if not others.any() or not _halfway(turned[others].max(), nearest, goal):
-                found.append((row, (2 * goal - nearest) * sign))
+            if len(facing) and not (len(others) and _halfway(others.max(), facing.min(), goal)):
+                found.append((row, (2 * goal - facing.min()) * sign))
     return found
 
 
@@ -383,14 +358,11 @@ def _read_labels(part: Part, fallen: _Fallen, times: np.ndarray, labels: np.ndar
     structure, inside = fallen.structure, fallen.inside
     sums = (fallen.goes.T * times[inside]) @ columns[inside]
     ends = fallen.fell & (structure.children_left == -1)
-    for place in np.flatnonzero(ends.sum(1) == 1):
+    for place in np.flatnonzero((ends.sum(1) == 1) & ~known(labels[inside])):
         row, leaf = inside[place], ends[place].argmax()
-        if labels[row] is not UNKNOWN:
-            continue
         held = structure.value[leaf, 0]
         if weighted:  # a leaf of one class gives the label, whatever its weight
-            if held.max() > 1 - 1e-12:
-                labels[row] = names[int(held.argmax())]
+            labels[row] = names[int(held.argmax())] if held.max() > 1 - 1e-12 else UNKNOWN
             continue
         others = sums[leaf] - times[row] * columns[row] * fallen.goes[place, leaf]
         left = (held * structure.weighted_n_node_samples[leaf] - others) / times[row]
@@ -416,11 +388,8 @@ class Bins:
         return clue
 
     def _lacking(self, others: np.ndarray) -> float | None:
-        made = others[:-1] * 0.5 + others[1:] * 0.5
-        near = (
-            np.isclose(self.thresholds[:, None], made[None], rtol=1e-12, atol=0).any(1) if len(made) else []
-        )
-        new = self.thresholds[~np.asarray(near, dtype=bool)]
+        near = np.isclose(self.thresholds[:, None], _middles(others), rtol=1e-12, atol=0).any(1)
+        new = self.thresholds[~near]
         if not 1 <= len(new) <= 2:
             return None
         below = others[others < new[0]]
@@ -438,12 +407,15 @@ def bins(part: Part) -> list[Bins]:
     for column, thresholds in zip(order.tolist(), mapper.bin_thresholds_, strict=True):
         if words[column]:
             continue
-        values = np.unique(_numbers_of(part, column))
-        values = values[~np.isnan(values)]
-        middles = values[:-1] * 0.5 + values[1:] * 0.5
+        values = _numbers_of(part, column)
+        middles = _middles(np.unique(values[~np.isnan(values)]))
         if len(middles) == len(thresholds) > 0 and np.allclose(middles, thresholds, rtol=1e-12):
             found.append(Bins(column, np.asarray(thresholds)))
     return found
+
+
+def _middles(values: np.ndarray) -> np.ndarray:
+    return values[:-1] * 0.5 + values[1:] * 0.5
 
 
 def _numbers_of(part: Part, column: int) -> np.ndarray:

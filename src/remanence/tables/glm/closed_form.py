@@ -50,8 +50,8 @@ class KnownRecords:
     centre: Tensor  # (features,)
     total: Tensor  # (., features)
     squares: Tensor  # (., features)
-    counts: Tensor | None  # (., classes)
-    class_sums: Tensor | None  # (., classes, features)
+    counts: Tensor  # (., classes)
+    class_sums: Tensor  # (., classes, features)
 
     @classmethod
     def all_of(cls, known: Records, mechanism: GLM) -> KnownRecords:
@@ -68,15 +68,15 @@ class KnownRecords:
             if classes:
                 counts = counts + class_counts(labels, classes)
                 sums = sums.index_add(1, labels, flat[None])
-        return cls(len(known), centre, total, squares, *((counts, sums) if classes else (None, None)))
+        return cls(len(known), centre, total, squares, counts, sums)
 
     def without_each(self, records: Records) -> KnownRecords:
         """In trial i all but the i-th of these."""
         flat = records.flat.double()
         offsets = flat - self.centre
         counts, sums = self.counts, self.class_sums
-        if counts is not None and sums is not None:
-            own = one_hot(records.labels.long(), counts.shape[-1])
+        if classes := counts.shape[-1]:
+            own = one_hot(records.labels.long(), classes)
             counts, sums = counts - own, sums - own.unsqueeze(-1) * flat.unsqueeze(1)
         total, squares = self.total - offsets, self.squares - offsets.square()
         return KnownRecords(self.records - 1, self.centre, total, squares, counts, sums)
@@ -94,8 +94,6 @@ class KnownRecords:
 
     def distance(self, features: Tensor, labels: Tensor) -> Tensor:
         """How far records are from their class; −1 where they complete the data to a mean of zero, `(trials,)`."""
-        assert self.counts is not None
-        assert self.class_sums is not None
         means = (self.class_sums / self.counts.clamp(min=1).unsqueeze(-1)).expand(len(labels), -1, -1)
         own = means[torch.arange(len(labels), device=labels.device), labels]
         whole = self.total + self.records * self.centre + features
@@ -134,7 +132,6 @@ def solve(
     if mechanism.class_weights != "balanced":
         weights = mechanism.fixed_class_weights(release["coefficient"].device)
         return _solve_at(mechanism, release, known, gradient_of_known(weights), weights)
-    assert known.counts is not None
     attempts, misfits = [], []
     for label in range(mechanism.family.classes):
         counts = known.counts.clone()
@@ -151,11 +148,7 @@ def solve(
 
 
 def _solve_at(
-    mechanism: GLM,
-    release: Release,
-    known: KnownRecords,
-    gradient: Tensor,
-    class_weights: Tensor | None,
+    mechanism: GLM, release: Release, known: KnownRecords, gradient: Tensor, class_weights: Tensor | None
 ) -> Reconstruction:
     left_over = gradient + mechanism.penalty_gradient(release)  # −w r (1, x): (trials, outputs, 1 + features)
     if mechanism.fit_intercept:
