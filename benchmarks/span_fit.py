@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.exposure import gradient_exposure
 from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import Proposal
@@ -25,6 +24,7 @@ from remanence.updates.dense.proofs import Recomputed
 from remanence.updates.dense.reader import prove
 from remanence.updates.dense.span_fit import fit_in_span
 from remanence.updates.rounding import Rounding
+from remanence.updates.shared_gradient import Sent
 
 SIZES = {
     "half": tuple((count, 64, 256) for count in (1, 2, 4, 8, 16)),
@@ -86,7 +86,7 @@ def main() -> None:
                 guesses = found.inputs
                 apart = torch.cdist(inputs.double(), guesses) / inputs.double().norm(dim=1)[:, None]
                 off = apart.amin(1) if len(guesses) else apart.new_ones(count)
-                proof = prove(head, one, found, rounding, LocalTraining())
+                proof = prove(head, one, found, Sent(rounding))
                 true = Proposal(inputs.double(), labels, proof.proposal.shares.new_full((count,), 1 / count))
                 made = Recomputed.of(head, one, true, rounding)
                 margin = max(rest / within for rest, within in map(made.residual, range(len(one))))

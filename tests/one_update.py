@@ -13,6 +13,7 @@ from remanence.updates.dense.layers import decays, dense_head
 from remanence.updates.dense.peeling import Proposal
 from remanence.updates.dense.proofs import Proof, verify
 from remanence.updates.dense.reader import read_dense
+from remanence.updates.opening import rounding_of_difference
 from remanence.updates.parts import working
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Sent
@@ -81,12 +82,26 @@ def trained(model, inputs, labels, training):
     return before, after
 
 
-def read(model, gradient, example=None, **options):
-    """One update of a module's dense layers, at the precision of its numbers."""
+def after_steps(model, inputs, labels, training):
+    """The difference of the weights over the rate after steps of SGD, and how coarse it is."""
+    before, after = trained(model, inputs, labels, training)
+    free = [name for name, value in model.named_parameters() if value.requires_grad]
+    sent = {name: (before[name] - after[name]).double() / training.learning_rate for name in free}
+    rounding = rounding_of_difference({name: before[name] for name in free})
+    return sent, rounding.times(1 / training.learning_rate)
+
+
+def off(claimed, inputs):
+    """How far each of the claimed inputs lies from each of the true ones, relatively."""
+    true = inputs.double().flatten(1)
+    return torch.cdist(claimed.flatten(1), true) / true.norm(dim=1)
+
+
+def read(model, gradient, rounding=None, *, example=None, **options):
+    """One update of a module's dense layers, at the precision of its numbers if no other is given."""
     head = dense_head(model, example)
-    rounding = Rounding.of(value.dtype for value in gradient.values())
-    layers = head.layers_of(gradient)
-    return read_update(head, layers, rounding, **options)
+    rounding = rounding or Rounding.of(value.dtype for value in gradient.values())
+    return read_update(head, head.layers_of(gradient), rounding, **options)
 
 
 def foreign_update(kind, model, inputs, labels, *, off=0.01, **options):

@@ -1,13 +1,13 @@
 """Updates that were filtered, and noise that is what it is said to be."""
 
-import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from test_batches import batch, network
-from test_captured import folder, run  # noqa: F401
+from test_captured import ask, audited  # noqa: F401
 
 from one_update import update
 from remanence import Policy
@@ -94,24 +94,22 @@ def test_numbers_that_were_rounded_before_they_were_stored_count_as_rounded(coar
     assert wide.rounding.relative == pytest.approx(1.2e-7, rel=0.1)
 
 
-def test_declared_noise_is_measured_and_has_a_ceiling(folder, capsys, monkeypatch):  # noqa: F811
+def test_declared_noise_is_measured_and_has_a_ceiling(ask):  # noqa: F811
     gradient = load_file("dense.safetensors")
     torch.manual_seed(0)
     save_file({n: v + 0.5 * torch.randn_like(v) for n, v in gradient.items()}, "noisy.safetensors")
-    options = ["--gradient", "noisy.safetensors", "--batch-size", "6", "--out", "result"]
-    code, _, err = run(capsys, monkeypatch, "net.py:dense", *options)
-    assert code == 2
-    assert "--noise-multiplier" in err
-    code, _, err = run(capsys, monkeypatch, "net.py:dense", *options, "--noise-multiplier", "6")
-    assert code == 2, "twice the noise that is there"
-    assert "not the declared one" in err
-    assert not (folder / "result").exists()
-    code, out, _ = run(capsys, monkeypatch, "net.py:dense", *options, "--noise-multiplier", "3", "--json")
-    assert code == 3
-    document = json.loads(out)
-    mechanism = document["threat_model"]["mechanism"]
+    for noise, code, said in (
+        ([], 2, "--noise-multiplier"),
+        (["--noise-multiplier", "6"], 2, "not the declared one"),  # twice the noise that is there
+        (["--noise-multiplier", "3"], 3, "UNPROVEN"),
+    ):
+        found, told = ask("dense", "--gradient", "noisy.safetensors", "--batch-size", "6", *noise)
+        assert found == code
+        assert said in told
+        assert Path("out").exists() == (code == 3)
+    mechanism = audited()["threat_model"]["mechanism"]
     assert (mechanism["noise_multiplier"], mechanism["max_grad_norm"]) == (3.0, 1.0)
-    (bound,) = document["bounds"]
+    (bound,) = audited()["bounds"]
     assert bound["success"] == pytest.approx(0.5 * math.erfc(-(-1.2815516 + 1 / 3) / 2**0.5), abs=1e-3)
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from test_patches import ViT
 from torch import nn
 from torch.nn import functional
 
 from conftest import relu_network
+from networks import ViT
 from remanence import InputError, gradient_exposure
 from remanence.updates.dense.layers import dense_head, head_inputs
 
@@ -20,25 +20,22 @@ def signs_network(rows) -> nn.Sequential:
     return network
 
 
-def test_exclusive_neurons_are_counted_per_sample():
-    # Neurons: x₁ > 0, x₂ > 0, x₁ + x₂ > 0, −x₁ > 0. Samples: e₁, e₂, −e₁.
-    network = signs_network([[1, 0], [0, 1], [1, 1], [-1, 0]])
-    inputs = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]).double()
-    exposure = gradient_exposure(network, inputs, torch.tensor([0, 1, 2]))
-    assert exposure.exclusive.tolist() == [[1, 1, 1]]
+@pytest.mark.parametrize(("rows", "inputs", "exclusive", "insecure"), [
+    # Neurons: x₁ > 0, x₂ > 0, x₁ + x₂ > 0, −x₁ > 0. One exclusive neuron in the last ReLU layer is not two.
+    ([[1, 0], [0, 1], [1, 1], [-1, 0]], [[1, 0], [0, 1], [-1, 0]], [1, 1, 1], [False, False, False]),
+    ([[1, 0], [2, 0], [0, 1], [1, 1]], [[1, 0], [0, 1]], [2, 1], [True, False]),
+    ([[1, 0], [2, 0], [0, 1], [1, 1]], [[1, 0]], [3], [True]),
+])  # fmt: skip
+def test_exclusive_neurons_are_counted_and_a_batch_is_insecure_only_if_all_samples_are(
+    rows, inputs, exclusive, insecure
+):
+    exposure = gradient_exposure(
+        signs_network(rows), torch.tensor(inputs).double(), torch.arange(len(inputs))
+    )
+    assert exposure.exclusive.tolist() == [exclusive]
     assert exposure.exposed.all()
-    assert not exposure.insecure.any(), "one exclusive neuron in the last ReLU layer is not two"
-    assert not exposure.is_insecure_batch
-
-
-def test_a_batch_counts_as_insecure_only_if_all_samples_are():
-    network = signs_network([[1, 0], [2, 0], [0, 1], [1, 1]])
-    both = gradient_exposure(network, torch.eye(2).double(), torch.tensor([0, 1]))
-    assert both.insecure.tolist() == [True, False]
-    assert both.exposed.tolist() == [True, True]
-    assert not both.is_insecure_batch
-    alone = gradient_exposure(network, torch.eye(2)[:1].double(), torch.tensor([0]))
-    assert alone.is_insecure_batch
+    assert exposure.insecure.tolist() == insecure
+    assert exposure.is_insecure_batch == all(insecure)
 
 
 def test_a_neuron_without_loss_behind_it_exposes_nobody():

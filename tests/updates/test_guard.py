@@ -3,10 +3,10 @@
 import pytest
 import torch
 from test_exact import batch
-from test_patches import ViT
 from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
+from networks import ViT
 from remanence import GradientGuard, InputError, gradient_exposure
 
 

@@ -9,7 +9,7 @@ from test_exact import batch, leak
 from torch import nn
 
 from conftest import relu_network
-from one_update import read_update, trained, update
+from one_update import after_steps, off, read, update
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import belonging
 from remanence.updates.dense.layers import dense_head
@@ -27,19 +27,13 @@ import foreign_updates
 FLOAT32 = Rounding(1.2e-7)
 
 
-def read(network, gradient, rounding=FLOAT32, **options):
-    head = dense_head(network)
-    layers = head.layers_of(gradient)
-    return read_update(head, layers, rounding, **options)
-
-
 def right(reading, inputs, labels) -> int:
     """How many claims a record of the batch accounts for, within the stated error."""
     proof = reading.proof
     claimed, errors = proof.proposal[proof.proven], proof.error[proof.proven]
-    off = torch.cdist(claimed.inputs, inputs.double()) / inputs.double().norm(dim=1)
     named = claimed.labels[:, None]  # −1 where the label is left open
-    return int(((off <= 4 * errors[:, None] + 1e-6) & ((named == labels) | (named < 0))).any(1).sum())
+    near = off(claimed.inputs, inputs) <= 4 * errors[:, None] + 1e-6
+    return int((near & ((named == labels) | (named < 0))).any(1).sum())
 
 
 def subject(classes=10, width=400, count=8, seed=0):
@@ -48,60 +42,14 @@ def subject(classes=10, width=400, count=8, seed=0):
     return network, inputs.float(), labels
 
 
-def as_update(before, after, rate):
-    """A difference of weights over the rate, and how coarse it is."""
-    size = max(float(value.abs().max()) for value in before.values())
-    update = {name: (before[name] - after[name]).double() / rate for name in before}
-    return update, Rounding(1.2e-7, 6e-8 * size / rate)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("classes", [2, 3])
-def test_noise_in_half_precision_proves_nothing(classes, dtype):
-    network = relu_network(16, 2048, classes, dtype=torch.float32, seed=0)
-    torch.manual_seed(0)
-    noise = {
-        name: torch.distributions.Laplace(0.0, 0.01).sample(value.shape).to(dtype)
-        for name, value in network.named_parameters()
-    }
-    reading = read(network, noise, Rounding(torch.finfo(dtype).eps))
-    assert not reading.belonging.is_one_step
-    assert reading.proof.count == 0
-
-
 @pytest.mark.parametrize("seed", range(len(foreign_updates.GENUINE)))
 def test_foreign_updates_claim_nothing_and_genuine_claims_are_right(seed):
     job = foreign_updates.Job(64, "ReLU", foreign_updates.SHAPES[0])
     (_, foreign, (why, _), _), (name, genuine, (wrong, again), _) = job(seed)
     assert (foreign["refused"], foreign["claimed"], why) == (1, 0, "")
     assert (genuine["false"], genuine["wrong"], wrong) == (0, 0, ""), again
-    is_plain = name.removeprefix("genuine: ") in (
-        "plain",
-        "clipped",
-        "turned",
-        "smoothed labels",
-        "training mode",
-    )
-    assert not (is_plain and genuine["refused"]), again
-
-
-def test_the_balance_of_every_neuron_tells_what_an_update_is():
-    network, inputs, labels = subject()
-    head, own = dense_head(network), update(network, inputs, labels)
-
-    def misfit(gradient):
-        return belonging(head, head.layers_of(gradient), FLOAT32)
-
-    assert misfit(own).is_one_step
-    assert misfit({name: -0.01 * value for name, value in own.items()}).is_one_step, (
-        "whatever the scale and the sign"
-    )
-    other = relu_network(40, 400, 10, dtype=torch.float32, seed=9)
-    assert not misfit(update(other, inputs, labels)).is_one_step
-    weights = dict(network.named_parameters())
-    decayed = misfit({name: value + 1e-3 * weights[name].detach() for name, value in own.items()})
-    assert decayed.is_one_step
-    assert decayed.decay == pytest.approx(1e-3, rel=1e-4)
+    plain = ("plain", "clipped", "turned", "smoothed labels", "training mode")
+    assert not (name.removeprefix("genuine: ") in plain and genuine["refused"]), again
 
 
 def test_long_inputs_in_double_precision_are_not_called_another_network():
@@ -131,8 +79,7 @@ def _moved(layer: nn.Module) -> None:
 
 def test_a_batch_size_is_not_invented_from_a_scale_that_nobody_knows():
     network, inputs, labels = subject(width=60, count=32)
-    gradient = {n: g / 40.3 for n, g in update(network, inputs, labels).items()}
-    reading = read(network, gradient)
+    reading = read(network, update(network, inputs, labels, 1 / 40.3))
     assert 0 < reading.proof.count < 32, "the problem must leave some samples hidden"
     assert right(reading, inputs, labels) == reading.proof.count
     assert reading.proof.batch_size is None
@@ -161,7 +108,7 @@ def test_several_local_steps_are_refused_until_they_are_declared_and_then_give_o
     rate, steps
 ):
     network, inputs, labels = subject()
-    sent, rounding = as_update(*trained(network, inputs, labels, LocalTraining(steps, rate)), rate)
+    sent, rounding = after_steps(network, inputs, labels, LocalTraining(steps, rate))
     undeclared = read(network, sent, rounding)
     assert not undeclared.belonging.is_one_step
     assert undeclared.proof.count == 0
@@ -172,7 +119,7 @@ def test_several_local_steps_are_refused_until_they_are_declared_and_then_give_o
 
 def test_the_steps_are_made_again_to_prove_a_whole_batch():
     network, inputs, labels = subject(count=4, seed=3)
-    sent, rounding = as_update(*trained(network, inputs, labels, LocalTraining(2, 0.01)), 0.01)
+    sent, rounding = after_steps(network, inputs, labels, LocalTraining(2, 0.01))
     reading = read(network, sent, rounding, training=LocalTraining(2, 0.01))
     assert reading.proof.explains_all
     assert (reading.proof.batch_size, right(reading, inputs, labels)) == (4, 4)
@@ -180,16 +127,15 @@ def test_the_steps_are_made_again_to_prove_a_whole_batch():
     assert not wrong.proof.explains_all, "other steps do not make this update"
 
 
-def test_a_record_that_is_there_twice_does_not_halve_the_batch():
-    """Its share is that of half as many; seed 5027 has 16 one-hot records, 11 of them different, and one is proven."""
-    _, (_, count, (wrong, _), _) = foreign_updates.Job(128, "ReLU", foreign_updates.SHAPES[0])(5027)
-    assert (count["claimed"], count["sizes"], wrong) == (1, 0, "")
-
-
-def test_records_behind_one_layer_are_refined_to_the_precision_of_the_update():
-    """Seed 13 has 8 records in double precision, read behind the one layer whose weight is used once."""
-    _, (_, count, (wrong, _), _) = foreign_updates.Job(512, "ReLU", foreign_updates.SHAPES[0])(13)
-    assert (count["claimed"], count["sizes"], wrong) == (8, 1, "")
+@pytest.mark.parametrize(("widest", "seed", "claimed", "sizes"), [
+    (128, 5027, 1, 0),  # 16 one-hot records, 11 of them different: a share is that of half as many
+    (512, 13, 8, 1),  # in double precision, behind the one layer whose weight is used once
+])  # fmt: skip
+def test_records_that_are_there_twice_and_those_behind_one_layer_are_counted_right(
+    widest, seed, claimed, sizes
+):
+    _, (_, count, (wrong, _), _) = foreign_updates.Job(widest, "ReLU", foreign_updates.SHAPES[0])(seed)
+    assert (count["claimed"], count["sizes"], wrong) == (claimed, sizes, "")
 
 
 def test_a_record_that_was_not_in_the_batch_is_not_proven():
@@ -198,10 +144,8 @@ def test_a_record_that_was_not_in_the_batch_is_not_proven():
     layers = head.layers_of(update(network, inputs, labels))
     strangers, names = batch(8, 40, 10, 77)
     strangers[0], names[0] = inputs[0], labels[0]
-    proof = verify(
-        head, layers, Proposal(strangers, names, torch.full((8,), 1 / 8.0).double()), rounding=FLOAT32
-    )
-    assert not proof.proven[1:].any()
+    given = Proposal(strangers, names, torch.full((8,), 1 / 8.0).double())
+    assert not verify(head, layers, given, rounding=FLOAT32).proven[1:].any()
 
 
 def test_near_duplicates_do_not_halve_the_batch():
@@ -218,23 +162,10 @@ def test_near_duplicates_do_not_halve_the_batch():
 def test_a_refinement_that_explains_no_more_is_thrown_away():
     # After two steps a fit to one step's gradient would move right inputs by several decibels.
     network, inputs, labels = subject()
-    sent, _ = as_update(*trained(network, inputs, labels, LocalTraining(2, 0.1)), 0.1)
+    sent, _ = after_steps(network, inputs, labels, LocalTraining(2, 0.1))
     head = dense_head(network)
-    layers = head.layers_of(sent)
-    found = reconstruct(head, layers, precision=1e-4)
-    kept = found.records.inputs
-    off = torch.cdist(kept, inputs.double()).amin(1) / inputs.double().norm(dim=1).mean()
-    assert off.median() < 1e-3
-
-
-def test_leaks_of_one_sample_are_whole_whatever_the_precision():
-    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-        network = relu_network(40, 200, 7, dtype=torch.float64, seed=0)
-        inputs, labels = batch(1, 40, 7, 0)
-        gradient = {name: value[0].to(dtype) for name, value in leak(network, inputs, labels).items()}
-        reading = read(network, gradient, Rounding(torch.finfo(dtype).eps))
-        assert (reading.proof.count, reading.proof.batch_size) == (1, 1)
-        assert right(reading, inputs, labels) == 1
+    found = reconstruct(head, head.layers_of(sent), precision=1e-4)
+    assert off(found.records.inputs, inputs).amin(1).median() < 1e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -245,7 +176,7 @@ def test_a_record_without_a_trace_is_not_left_out_of_the_batch_size(dtype):
     inputs = inputs.float()
     inputs[0] *= 60
     labels[0] = network(inputs[:1]).argmax()
-    reading = read(network, update(network, inputs, labels, dtype=dtype), Rounding.of([dtype]))
+    reading = read(network, update(network, inputs, labels, dtype=dtype))
     assert (reading.proof.explains_all, reading.proof.count) == (True, 3)
     assert reading.proof.batch_size is None
 
@@ -265,10 +196,7 @@ def confident(classes, gain, dtype=torch.float64, seed=1):
 def test_the_opposite_of_an_update_is_not_read_as_the_update_of_other_labels(classes, gain, seed, dtype):
     network, inputs, labels = confident(classes, gain, dtype, seed)
     for count in (1, 2, 4):
-        turned = {
-            name: -0.037 * value for name, value in update(network, inputs[:count], labels[:count]).items()
-        }
-        reading = read(network, turned, Rounding.of([dtype]))
+        reading = read(network, update(network, inputs[:count], labels[:count], -0.037))
         claimed = reading.proof.proposal[reading.proof.proven]
         nearest = torch.cdist(claimed.inputs, inputs.double()).argmin(1)
         told = claimed.labels >= 0
@@ -282,9 +210,8 @@ def test_a_label_is_left_open_where_the_opposite_of_the_update_has_another():
     with torch.no_grad():
         network[-1].bias[2] = -80.0  # a class that nothing speaks for
     inputs, labels = batch(1, 20, 2, 0)
-    own = update(network, inputs, labels)
     for factor, expected in ((1.0, int(labels)), (0.037, -1), (-0.037, -1)):
-        proof = read(network, {name: factor * value for name, value in own.items()}, Rounding(2.2e-16)).proof
+        proof = read(network, update(network, inputs, labels, factor)).proof
         assert proof.count == 1
         assert torch.allclose(proof.proposal.inputs[0], inputs[0])
         assert proof.proposal.labels.tolist() == [expected]
@@ -295,8 +222,7 @@ def test_a_tenth_of_an_update_is_not_that_of_ten_times_as_many_records():
     sizes = set()
     for seed in range(12):
         inputs, labels = batch(4, 20, 3, seed)
-        tenth = {name: 0.1 * value for name, value in update(network, inputs, labels).items()}
-        sizes.add(read(network, tenth, Rounding(2.2e-16)).proof.batch_size)
+        sizes.add(read(network, update(network, inputs, labels, 0.1)).proof.batch_size)
     assert sizes <= {None, 4}
 
 
@@ -304,10 +230,9 @@ def test_records_without_a_trace_in_half_precision_leave_the_size_of_the_batch_o
     for seed in range(6):
         network, _, _ = confident(3, 30, torch.float32, seed)
         inputs, labels = batch(6, 20, 3, seed)
-        own = update(network, inputs.float(), labels)
         for factor in (1.0, 0.1, 0.037):
-            sent = {name: (factor * value).half() for name, value in own.items()}
-            assert read(network, sent, Rounding.of([torch.float16])).proof.batch_size in (None, 6)
+            sent = update(network, inputs.float(), labels, factor, dtype=torch.float16)
+            assert read(network, sent).proof.batch_size in (None, 6)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
@@ -316,10 +241,9 @@ def test_labels_that_were_mixed_are_left_open(classes, dtype):
     for seed in range(4):
         network = relu_network(20, 64, classes, dtype=dtype, seed=seed)
         inputs, _ = batch((1, 2, 4)[seed % 3], 20, classes, seed)
-        soft = torch.softmax(
-            2 * torch.randn(len(inputs), classes, generator=torch.Generator().manual_seed(seed)), 1
-        )
-        proof = read(network, update(network, inputs.to(dtype), soft.to(dtype)), Rounding.of([dtype])).proof
+        generator = torch.Generator().manual_seed(seed)
+        soft = torch.softmax(2 * torch.randn(len(inputs), classes, generator=generator), 1)
+        proof = read(network, update(network, inputs.to(dtype), soft.to(dtype))).proof
         claimed = proof.proposal[proof.proven]
         assert (claimed.labels == -1).all()
         assert not len(claimed) or torch.cdist(claimed.inputs, inputs).amin(1).max() < 1e-3
@@ -348,10 +272,10 @@ def test_rows_from_which_small_numbers_were_left_out_prove_no_record():
 @pytest.mark.parametrize("depth", [1, 2])
 def test_without_a_bias_three_classes_prove_no_input_whose_label_was_mixed(depth):
     network = relu_network(16, *[40] * depth, 3, bias=False, dtype=torch.float64)
-    (inputs, labels), double = batch(1, 16, 3, 0), Rounding(2.2e-16)
+    inputs, labels = batch(1, 16, 3, 0)
     mixed = 0.7 * nn.functional.one_hot(labels, 3) + 0.3 * torch.tensor([0.5, 0.3, 0.2])
-    assert read(network, update(network, inputs, mixed.double()), double).proof.count == 0
-    assert read(network, update(network, inputs, labels), double).proof.count == 1
+    assert read(network, update(network, inputs, mixed.double())).proof.count == 0
+    assert read(network, update(network, inputs, labels)).proof.count == 1
 
 
 def test_a_batch_is_proven_by_the_client_s_own_module(monkeypatch):

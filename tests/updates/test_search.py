@@ -3,15 +3,15 @@
 import pytest
 import torch
 from test_batches import batch, network
-from test_exact import layers_of, met
+from test_exact import met, sent
 from torch import nn
 from torch.nn import functional
 
 from conftest import relu_network
-from one_update import update
+from one_update import off
 from remanence import gradient_exposure
 from remanence.updates import span
-from remanence.updates.dense.layers import SMOOTH, Activation, dense_head, recognised
+from remanence.updates.dense.layers import SMOOTH, Activation, recognised
 from remanence.updates.dense.peeling import reconstruct
 from remanence.updates.dense.span_fit import SpanEquations, fit_in_span
 from remanence.updates.dense.sparse_columns import reconstruct_low_rank
@@ -20,22 +20,16 @@ FLOAT32 = 1.2e-7
 PRECISION = {torch.float64: 2.2e-16, torch.float32: FLOAT32}
 
 
-def sent(model, inputs, labels):
-    """The dense layers of a network, and a batch's update of them."""
-    head = dense_head(model)
-    return head, head.layers_of(update(model, inputs, labels))
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("bias", "depth"), [(True, 1), (False, 1), (True, 2), (False, 2)])
 def test_a_batch_without_exclusive_neurons_comes_back_whole(bias, depth, dtype):
     model = relu_network(60, *[256] * depth, 10, bias=bias, dtype=dtype, seed=1)
     inputs, labels = batch(16, model, 1)
     assert not gradient_exposure(model, inputs, labels).exposed.any()
-    head, layers = sent(model, inputs, labels)
-    at_sight = reconstruct(head, layers, precision=PRECISION[dtype])
+    dense = sent(model, inputs, labels)
+    at_sight = reconstruct(*dense, precision=PRECISION[dtype])
     assert len(at_sight.records) == 0, "exclusivity alone finds none"
-    found = reconstruct_low_rank(head, layers, precision=PRECISION[dtype])
+    found = reconstruct_low_rank(*dense, precision=PRECISION[dtype])
     back, false = met(found, inputs.double(), labels, tolerance=1e-8 if dtype is torch.float64 else 1e-3)
     assert back.all()
     assert false == 0
@@ -47,9 +41,8 @@ def test_a_repeated_sample_is_one_direction_and_the_same_seed_gives_the_same_bat
     model = relu_network(60, 256, 10, seed=0)
     inputs, labels = batch(10, model)
     inputs, labels = torch.cat([inputs, inputs[:1]]), torch.cat([labels, labels[:1]])
-    head = dense_head(model)
-    layers = layers_of(head, model, inputs, labels)
-    first, second = (reconstruct_low_rank(head, layers, precision=2.2e-16, seed=5) for _ in range(2))
+    dense = sent(model, inputs, labels)
+    first, second = (reconstruct_low_rank(*dense, precision=2.2e-16, seed=5) for _ in range(2))
     assert met(first, inputs, labels)[1] == 0
     assert torch.allclose(first.records.inputs, second.records.inputs, atol=1e-9)
 
@@ -61,8 +54,7 @@ def test_behind_relu_it_needs_no_exclusive_neuron(count):
     assert not gradient_exposure(model, inputs, labels).exposed.all()
     found = fit_in_span(*sent(model, inputs, labels), precision=FLOAT32)
     assert len(found) == count
-    off = torch.cdist(inputs.double(), found.inputs).amin(1) / inputs.double().norm(dim=1)
-    assert off.max() < 1e-5
+    assert off(found.inputs, inputs).amin(0).max() < 1e-5
 
 
 def test_one_record_is_read_however_near_its_neurons_lie_to_a_kink():
@@ -91,8 +83,8 @@ def test_a_softened_kink_tends_to_the_kink():
     z = torch.tensor([-2.0, -0.1, 0.2, 3.0], dtype=torch.float64)
     leaky = Activation("leaky", leak=0.1)
     torch.testing.assert_close(leaky(z), functional.leaky_relu(z, 0.1))
-    for softness, off, slope_off in ((0.1, 0.1, 0.6), (1e-3, 1e-6, 3e-6)):
-        assert (leaky.softened(softness)(z) - leaky(z)).abs().max() < off
+    for softness, value_off, slope_off in ((0.1, 0.1, 0.6), (1e-3, 1e-6, 3e-6)):
+        assert (leaky.softened(softness)(z) - leaky(z)).abs().max() < value_off
         assert (leaky.softened(softness).slope(z) - leaky.slope(z)).abs().max() < slope_off
 
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy
 
+from networks import VOCABULARY, Tiny
 from remanence import InputError
 from remanence.core.releases import Gradient
 from remanence.results.verdict import Policy
@@ -20,49 +21,8 @@ from remanence.updates.texts.model import Projections, text_model
 from remanence.updates.texts.naming import name_sequences, rows_that_moved, tokens_in_batch
 from remanence.updates.texts.reader import read_texts, recompute, verify_texts
 
-VOCABULARY, LENGTH = 300, 10
+LENGTH = 10
 FLOAT32 = 1.2e-7
-
-
-class Block(nn.Module):
-    def __init__(self, size, causal):
-        super().__init__()
-        self.causal = causal
-        self.before, self.after = nn.LayerNorm(size), nn.LayerNorm(size)
-        self.queries, self.keys, self.values, self.out = (nn.Linear(size, size) for _ in range(4))
-        self.up, self.down = nn.Linear(size, 2 * size), nn.Linear(2 * size, size)
-
-    def forward(self, x):
-        y = self.before(x)
-        parts = [f(y).unflatten(-1, (4, -1)).transpose(1, 2) for f in (self.queries, self.keys, self.values)]
-        x = x + self.out(
-            scaled_dot_product_attention(*parts, is_causal=self.causal).transpose(1, 2).flatten(2)
-        )
-        return x + self.down(gelu(self.up(self.after(x))))
-
-
-class Tiny(nn.Module):
-    """A language model, with its embedding as output layer or not, or a classifier that reads in both directions."""
-
-    def __init__(self, size=64, *, tied=False, classes=None, positions=True):
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding = nn.Embedding(VOCABULARY, size)
-        self.positions = nn.Embedding(32, size) if positions else None
-        self.blocks = nn.ModuleList(Block(size, causal=classes is None) for _ in range(2))
-        self.norm = nn.LayerNorm(size)
-        self.head = None if tied else nn.Linear(size, classes or VOCABULARY, bias=False)
-        self.classes = classes
-
-    def forward(self, ids):
-        x = self.embedding(ids)
-        if self.positions is not None:
-            x = x + self.positions(torch.arange(ids.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        x = self.norm(x)
-        x = x.mean(1) if self.classes else x
-        return x @ self.embedding.weight.T if self.head is None else self.head(x)
 
 
 def texts(count, seed=0, length=LENGTH):
@@ -74,12 +34,25 @@ def slopes(model, loss):
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 
-def update(model, ids, labels=None, **options):
-    """The gradient of a mean over tokens, each the label of those before it, or of a classifier's."""
-    answers = model(ids)
-    if labels is None:
-        answers, labels = answers[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
-    return slopes(model, cross_entropy(answers, labels, **options))
+def update(model, rows, labels=None, *, prompt=0, **options):
+    """The gradient of a mean over tokens behind a prompt, each the label of those before it, or of a classifier's."""
+    if labels is not None:
+        return slopes(model, cross_entropy(model(rows), labels, **options))
+    answers = [model(row[None])[0, prompt:-1] for row in rows]
+    wanted = [row[prompt + 1 :] for row in rows]
+    return slopes(model, cross_entropy(torch.cat(answers), torch.cat(wanted), **options))
+
+
+def assert_named(found, ids):
+    """All of these texts are proven, and no others."""
+    assert found.explains_all
+    assert sorted(found.sequences) == sorted(tuple(row.tolist()) for row in ids)
+
+
+def stepped(model, gradient, rate=0.1):
+    """The weights before and after a step."""
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    return before, {name: before[name] - rate * value for name, value in gradient.items()}
 
 
 def audited_update(model, update, longest=12):
@@ -99,9 +72,7 @@ def test_every_text_comes_back_with_its_last_token(tied, positions, factor):
     model = Tiny(tied=tied, positions=positions).eval()
     assert text_model(model).has_positions == positions
     ids = texts(4)
-    found = read(model, {name: factor * value for name, value in update(model, ids).items()})
-    assert found.explains_all
-    assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
+    assert_named(read(model, {name: factor * value for name, value in update(model, ids).items()}), ids)
 
 
 def test_the_first_token_is_found_though_queries_have_no_gradient_for_it():
@@ -155,12 +126,10 @@ def test_more_tokens_than_dimensions_prove_no_text_and_the_audit_says_that_none_
     assert (found.sequences, found.explains_all) == ((), False)
     # An embedding of its own gives its tokens away all the same.
     assert found.tokens == (0 if tied else len(ids[:, :-1].unique()))
-    stacked = {name: value[None] for name, value in gradient.items()}
-    raised = Captured(SharedGradient(model, (16,)), Gradient(stacked)).caveats()
-    assert "update-crowded" in [caveat.id for caveat in raised]
-    stacked = {name: value[None] for name, value in update(model, ids[:2]).items()}
-    raised = Captured(SharedGradient(model, (16,)), Gradient(stacked)).caveats()
-    assert "update-crowded" not in [caveat.id for caveat in raised]
+    for sent, is_crowded in ((gradient, True), (update(model, ids[:2]), False)):
+        stacked = Gradient({name: value[None] for name, value in sent.items()})
+        raised = Captured(SharedGradient(model, (16,)), stacked).caveats()
+        assert ("update-crowded" in [caveat.id for caveat in raised]) == is_crowded
 
 
 def test_tokens_that_count_a_hundred_thousand_times_less_are_found_beside_others():
@@ -216,20 +185,15 @@ def test_a_padding_token_whose_embedding_is_zero_is_no_text():
                 parameter.zero_()
     gradient = update(model, ids)
     given = [*ids[:, :-1], torch.tensor([0])]
-    for found in (
-        read(model, gradient),
-        verify_texts(text_model(model), gradient, given, rounding=Rounding(FLOAT32)),
-    ):
-        assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
+    assert_named(read(model, gradient), ids)
+    assert_named(verify_texts(text_model(model), gradient, given, rounding=Rounding(FLOAT32)), ids)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_hides_no_text(dtype):
     model, ids = Tiny(size=128).eval(), texts(2, seed=9)
     gradient = {name: (512 * value).to(dtype).double() for name, value in update(model, ids).items()}
-    found = read_texts(text_model(model), gradient, precision=torch.finfo(dtype).eps, longest=16)
-    assert found.explains_all
-    assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
+    assert_named(read_texts(text_model(model), gradient, precision=torch.finfo(dtype).eps, longest=16), ids)
 
 
 def test_rows_of_a_matrix_that_makes_the_logits_too_tell_no_tokens():
@@ -244,28 +208,20 @@ def test_rows_of_a_matrix_that_makes_the_logits_too_tell_no_tokens():
 
 
 def test_tokens_are_called_certain_only_where_texts_are_proven():
-    def certain(model, gradient):
-        found = audited_update(model, Update(gradient, Rounding(FLOAT32)))
-        return found.subject["tokens"]["certain"]
-
-    tied, ids = Tiny(tied=True, positions=False).eval(), texts(2, seed=1)
+    tied, untied, ids = Tiny(tied=True, positions=False).eval(), Tiny(size=32).eval(), texts(2, seed=1)
     plain = update(tied, ids)
-    assert certain(tied, plain)
     # Two updates at different weights, as several local steps make them: tokens that are not there may fit.
-    before = {name: value.clone() for name, value in tied.state_dict().items()}
-    with torch.no_grad():
-        for name, parameter in tied.named_parameters():
-            parameter -= 0.5 * plain[name]
+    before, after = stepped(tied, plain, 0.5)
+    tied.load_state_dict(after)
     twice = {name: value + plain[name] for name, value in update(tied, ids).items()}
     tied.load_state_dict(before)
-    assert not certain(tied, twice)
     # Noise that has a few rows of the embedding: no token of them was ever in a batch.
-    untied = Tiny(size=32).eval()
     torch.manual_seed(0)
     noise = {name: torch.randn_like(value) for name, value in untied.named_parameters()}
-    embedding = text_model(untied).embedding
-    noise[f"{embedding}.weight"][5:] = 0.0
-    assert not certain(untied, noise)
+    noise[f"{text_model(untied).embedding}.weight"][5:] = 0.0
+    for model, gradient, certain in ((tied, plain, True), (tied, twice, False), (untied, noise, False)):
+        found = audited_update(model, Update(gradient, Rounding(FLOAT32)))
+        assert found.subject["tokens"]["certain"] == certain
 
 
 @pytest.mark.parametrize("decay", [1e-4, 1e-2])
@@ -275,48 +231,35 @@ def test_a_declared_weight_decay_is_taken_out_of_one_step_and_hides_no_text(deca
     sent = {name: value + decay * held[name].detach() for name, value in update(model, ids).items()}
     declared = Declared(LocalTraining(weight_decay=decay))
     (proof,) = read_subject(open_update(model, sent, declared))
-    assert sorted(proof.sequences) == sorted(map(tuple, ids.tolist()))
+    assert_named(proof, ids)
     assert read_subject(open_update(model, sent, Declared()))[0].count == 0, "nobody declared it"
-    after = {name: held[name].detach() - 0.1 * value for name, value in sent.items()}
     with pytest.raises(InputError, match="--weight-decay without --learning-rate"):
-        open_update(model, after, declared, is_after=True)
+        open_update(model, stepped(model, sent)[1], declared, is_after=True)
 
 
-def masked_update(model, rows, *, prompt=0, smoothing=0.0, weights=None):
-    """The mean over all places but those of a prompt, as fine-tuning on answers takes it."""
-    answers, wanted = [], []
-    for row in rows:
-        answers.append(model(row[None])[0, prompt : len(row) - 1])
-        wanted.append(row[prompt + 1 :])
-    loss = cross_entropy(torch.cat(answers), torch.cat(wanted), weight=weights, label_smoothing=smoothing)
-    return slopes(model, loss)
+LONG, SHORT = texts(1, seed=1)[0], texts(1, seed=2, length=7)[0]
+WEIGHTS = 1 + torch.rand(VOCABULARY, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("how", ["prompt", "weights"])
-def test_prompts_without_a_loss_and_weights_hide_no_text(tied, how):
-    model, rows = Tiny(tied=tied).eval(), [texts(1, seed=1)[0], texts(1, seed=2, length=7)[0]]
-    weights = 1 + torch.rand(VOCABULARY, generator=torch.Generator().manual_seed(0))
-    ways = {"prompt": {"prompt": 4}, "weights": {"weights": weights}}
-    found = read(model, masked_update(model, rows, **ways[how]))
-    assert found.explains_all
-    assert set(found.sequences) == {tuple(row.tolist()) for row in rows}
-    # Weights of tokens and another text that ends earlier look the same: then the number of texts is open.
-    assert found.batch_size == (None if how == "weights" else 2)
-
-
-def test_texts_with_smoothed_labels_are_named_and_none_is_claimed():
-    model, rows = Tiny().eval(), [texts(1, seed=1)[0], texts(1, seed=2, length=7)[0]]
-    found = read(model, masked_update(model, rows, smoothing=0.1))
-    assert (found.count, found.similarity > 0.99) == (0, True)
-    assert {tuple(row.tolist()) for row in rows} <= set(found.sequences)
-
-
-def test_the_number_of_texts_is_open_where_one_is_the_beginning_of_another():
-    model, row = Tiny().eval(), texts(1, seed=1)[0]
-    found = read(model, masked_update(model, [row, row[:6]]))
-    assert (found.sequences, found.explains_all) == ((tuple(row.tolist()),), True)
-    assert found.batch_size is None
+@pytest.mark.parametrize(("rows", "options", "proven", "size"), [
+    ([LONG, SHORT], {"prompt": 4}, [LONG, SHORT], 2),
+    # Weights of tokens, and another text that ends earlier, look the same: then the number of texts is open.
+    ([LONG, SHORT], {"weight": WEIGHTS}, [LONG, SHORT], None),
+    ([LONG, LONG[:6]], {}, [LONG], None),
+    ([LONG, SHORT], {"label_smoothing": 0.1}, [], None),
+])  # fmt: skip
+def test_prompts_and_weights_hide_no_text_and_smoothed_labels_keep_them_from_being_claimed(
+    tied, rows, options, proven, size
+):
+    model = Tiny(tied=tied).eval()
+    found = read(model, update(model, rows, **options))
+    if proven:
+        assert_named(found, proven)
+    else:
+        assert (found.count, found.similarity > 0.99) == (0, True)
+        assert {tuple(row.tolist()) for row in rows} <= set(found.sequences)
+    assert found.batch_size == size
 
 
 def test_what_a_text_counts_follows_its_share():
@@ -333,13 +276,9 @@ def test_what_a_text_counts_follows_its_share():
 def test_a_model_with_few_positions_is_read_no_further_than_it_can_read():
     model, ids = Tiny().eval(), texts(2, length=32)  # as many as it has positions
     assert text_model(model).longest == 32
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    after = {name: before[name] - 0.1 * value for name, value in update(model, ids[:, :10]).items()}
-    declared = Declared(LocalTraining(1, 0.1))
-    assert reason_to_withhold(model, before, after, declared) == "2 texts can be read off it"
-    longer = texts(
-        1, length=33
-    )  # a token more: the last is only a label, as where inputs and labels are cut apart
+    sent = stepped(model, update(model, ids[:, :10]))
+    assert reason_to_withhold(model, *sent, Declared(LocalTraining(1, 0.1))) == "2 texts can be read off it"
+    longer = texts(1, length=33)  # a token more: only a label, as where inputs and labels are cut apart
     loss = cross_entropy(model(longer[:, :-1]).flatten(0, 1), longer[:, 1:].flatten())
     for row, gradient in ((ids[0], update(model, ids[:1])), (longer[0], slopes(model, loss))):
         found = read_texts(text_model(model), gradient, precision=FLOAT32, longest=64)
@@ -373,17 +312,15 @@ def with_adapters(rank, *, trained):
 def test_a_lora_update_gives_whole_texts_and_prompts_once_its_rank_exceeds_their_tokens(trained, prompt):
     # Trained adapters: the first matrices of two projections span 2 × 16 dimensions. Fresh ones: A x, in 32.
     model, ids = with_adapters(16 if trained else 32, trained=trained), texts(2, seed=5, length=8)
-    gradient = masked_update(model, ids, prompt=prompt)
+    gradient = update(model, ids, prompt=prompt)
     assert all(("lora_a" in name or "lora_b" in name) for name in gradient)
-    found = read(model, gradient)
-    assert found.explains_all
-    assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
+    assert_named(read(model, gradient), ids)
 
 
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_lora_update_of_a_small_rank_hides_its_tokens_and_claims_none(trained):
     model = with_adapters(4, trained=trained)
-    found = read(model, masked_update(model, texts(3, seed=6)))
+    found = read(model, update(model, texts(3, seed=6)))
     assert (found.tokens, found.count) == (0, 0)
 
 
@@ -397,9 +334,7 @@ def test_a_text_that_ends_with_tokens_the_model_is_sure_of_comes_back_to_its_end
     gradient = update(model, ids)
     for missing in (1, 2):  # the last token is solved for; one more is the model's own
         proposed = [ids[0, :-missing], ids[1, :-1]]
-        found = verify_texts(text, gradient, proposed, rounding=Rounding(FLOAT32))
-        assert found.explains_all
-        assert set(found.sequences) == set(map(tuple, ids.tolist()))
+        assert_named(verify_texts(text, gradient, proposed, rounding=Rounding(FLOAT32)), ids)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

@@ -13,7 +13,14 @@ from torch import Tensor
 from remanence.core.checks import number, one_of, whole
 from remanence.core.exceptions import InputError
 
-Weights = dict[str, Tensor]
+Parameters = dict[str, Tensor]
+
+
+def gradient_at(weights: Mapping[str, Tensor], loss: Callable[[Parameters], Tensor]) -> Parameters:
+    """The gradient of a loss at weights; zeros for those that it does not depend on."""
+    own = {name: value.detach().requires_grad_() for name, value in weights.items()}
+    parts = torch.autograd.grad(loss(own), list(own.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(own, parts, strict=True))
 
 
 @final
@@ -40,7 +47,7 @@ class LocalTraining:
         """Whether the update is a multiple of one gradient (and of the weights)."""
         return self.steps == 1 and self.optimizer == "sgd"
 
-    def along(self, start: Mapping[str, Tensor], slopes: Callable[[Weights], Weights]) -> Weights:
+    def along(self, start: Mapping[str, Tensor], slopes: Callable[[Parameters], Parameters]) -> Parameters:
         """Old weights minus new ones over the learning rate, after all steps; `slopes` is the gradient at weights."""
         if self.is_plain:
             return slopes(dict(start))

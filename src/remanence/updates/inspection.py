@@ -24,11 +24,20 @@ from remanence.updates.captured import Captured
 from remanence.updates.declared import Declared
 from remanence.updates.dense.coordinates import condensed
 from remanence.updates.dense.exposure import head_exposure
-from remanence.updates.dense.layers import DenseHead, dense_head, head_inputs
+from remanence.updates.dense.layers import DenseHead, head_inputs
 from remanence.updates.dense.reader import DenseReader, Own
 from remanence.updates.exact import Exact
 from remanence.updates.leak_map import leak_map
-from remanence.updates.opening import Update, belongs, opened, own_update, read_batch, read_tensors, recognise
+from remanence.updates.opening import (
+    Update,
+    belongs,
+    dense_reader,
+    opened,
+    own_update,
+    read_batch,
+    read_tensors,
+    recognise,
+)
 from remanence.updates.patches.reader import PatchReader
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Proven, Reader, Sent, SharedGradient
@@ -132,8 +141,11 @@ def inspect(
 
     result = audited(subject)
     if isinstance(subject.reader, PatchReader) and not result.strongest.proven:
-        dense = _dense_layers(subject.model, subject.reader.model.shape)
-        result = result if dense is None else audited(replace(subject, reader=dense))
+        try:
+            dense = dense_reader(subject.model, subject.reader.model.shape)
+        except InputError:
+            return result
+        return audited(replace(subject, reader=dense)) if len(dense.head.weights) > 1 else result
     return result
 
 
@@ -247,12 +259,3 @@ def _scope(head: DenseHead) -> str:
         f"A sample is recovered if the {head.weights[0].shape[1]} features that enter {first} are known "
         "exactly; pictures can be rebuilt from them (see remanence_papers.gradients.hybrid)."
     )
-
-
-def _dense_layers(model: nn.Module, shape: tuple[int, ...]) -> DenseReader | None:
-    """The last dense layers of a network, if there are several: features can be read even if pictures cannot."""
-    try:
-        head = dense_head(model, torch.zeros(2, *shape, dtype=next(model.parameters()).dtype))
-    except InputError:
-        return None
-    return DenseReader(head) if len(head.weights) > 1 else None

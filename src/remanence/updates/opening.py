@@ -25,7 +25,7 @@ from remanence.scale.reading import (
     read_bytes,
 )
 from remanence.scale.user_code import call_factory
-from remanence.updates.declared import Declared
+from remanence.updates.declared import Declared, Parameters, gradient_at
 from remanence.updates.dense.belonging import belonging, misfit, require_noise
 from remanence.updates.dense.layers import LARGE, DenseHead, dense_head
 from remanence.updates.dense.reader import DenseReader
@@ -250,19 +250,20 @@ def recognise(module: nn.Module, shape: tuple[int, ...] | None = None) -> Reader
     was_training = {name for name, part in module.named_modules() if part.training}
     module.eval()
     try:
-        return _recognised(module, shape)
+        with suppress(InputError):
+            return TokenReader(text_model(module))
+        with suppress(InputError):
+            found = patch_model(module, shape)
+            if module.get_parameter(found.own("weight")).requires_grad:
+                return PatchReader(found)
+        return dense_reader(module, shape)
     finally:
         for name, part in module.named_modules():
             part.training = name in was_training
 
 
-def _recognised(module: nn.Module, shape: tuple[int, ...] | None) -> Reader:
-    with suppress(InputError):
-        return TokenReader(text_model(module))
-    with suppress(InputError):
-        found = patch_model(module, shape)
-        if module.get_parameter(found.own("weight")).requires_grad:
-            return PatchReader(found)
+def dense_reader(module: nn.Module, shape: tuple[int, ...] | None) -> DenseReader:
+    """The reader of the dense layers in which a network ends."""
     if shape is None:
         return DenseReader(dense_head(module))
     parameter = next(module.parameters(), torch.zeros(()))
@@ -365,12 +366,8 @@ def own_update(model: nn.Module, reader: Reader, batch: Records, declared: Decla
     named = {name: value for name, value in model.named_parameters() if value.requires_grad}
     inputs = batch.features.long() if isinstance(reader, TokenReader) else batch.features
 
-    def slopes(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        own = {name: value.detach().requires_grad_() for name, value in weights.items()}
-        loss = _own_loss(model, own, inputs, batch.labels)
-        parts = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
-        made = zip(own.items(), parts, strict=True)
-        return {name: torch.zeros_like(value) if part is None else part for (name, value), part in made}
+    def slopes(weights: Parameters) -> Parameters:
+        return gradient_at(weights, lambda own: _own_loss(model, own, inputs, batch.labels))
 
     weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
     rounding = rounding_of({name: value.detach() for name, value in named.items()})

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Protocol, final
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,13 @@ from remanence.core.mechanism import Mechanism, Setting
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
 from remanence.results.caveats import Caveat
-from remanence.updates.declared import LocalTraining
+from remanence.updates.declared import LocalTraining, Parameters
 from remanence.updates.rounding import Rounding
 
-_BYTES = 2**28
+if TYPE_CHECKING:
+    from remanence.updates.dense.proofs import Proof
 
-Parameters = dict[str, Tensor]
+_BYTES = 2**28
 
 
 @final
@@ -121,11 +122,12 @@ class SharedGradient(Mechanism[Gradient]):
             "learning_rate": known.learning_rate,
             "momentum": known.momentum,
             "weight_decay": known.weight_decay,
+            "max_grad_norm": self.max_grad_norm,
+            "noise_multiplier": self.noise_multiplier,
+            "keep": self.keep if self.keep < 1 else None,
+            "signs": self.signs,
         }
-        named |= {"max_grad_norm": self.max_grad_norm, "noise_multiplier": self.noise_multiplier}
-        told |= {name: value for name, value in named.items() if value}
-        told |= {"keep": self.keep} if self.keep < 1 else {}
-        return told | ({"signs": True} if self.signs else {})
+        return told | {name: value for name, value in named.items() if value}
 
     def trials_at_once(self, targets: Records) -> int:
         """Gradients are as large as the network, and an attack holds a few copies in double precision."""
@@ -194,24 +196,6 @@ class SharedGradient(Mechanism[Gradient]):
         return values.sign() if self.signs else values
 
 
-class Proven(Protocol):
-    """The proof for the records proposed for one update."""
-
-    @property
-    def count(self) -> int:
-        """How many of them are proven."""
-        ...
-
-    @property
-    def batch_size(self) -> int | None:
-        """The batch size, if that is proven too."""
-        ...
-
-    def numbers(self) -> dict[str, float]:
-        """Further numbers to store about it."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProvenTogether:
     """Records that are proven together by recomputing the whole update, or not at all."""
@@ -238,6 +222,9 @@ class ProvenTogether:
         return {name: float(getattr(self, name)) for name in names}
 
 
+Proven: TypeAlias = "Proof | ProvenTogether"  # the proof for the records proposed for one update
+
+
 class Reader(ABC):
     """A recognised network, and how records are read off its updates."""
 
@@ -245,7 +232,7 @@ class Reader(ABC):
     counts: ClassVar[str] = "Records count only if the whole update can be recomputed from them."
     counts_records: ClassVar[bool] = False  # whether records are proven one by one, so that each is a trial
     slots: ClassVar[int] = (
-        64  # records that are returned at least, so that those of several units have one shape
+        64  # the least number of records returned, so that those of all units have one shape
     )
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:  # noqa: B027  # only recomputation decides
@@ -277,7 +264,8 @@ class Reader(ABC):
         slots = max(self.slots, *(len(records) for records, _ in found))
 
         def stacked(parts: Iterable[Tensor], fill: float) -> Tensor:
-            return torch.stack([_filled(one, slots, fill) for one in parts])
+            filled = ((one, one.new_full((slots - len(one), *one.shape[1:]), fill)) for one in parts)
+            return torch.stack([torch.cat(pair) for pair in filled])
 
         features = stacked((one.features for one, _ in found), 0)
         labels = stacked((one.labels.double() for one, _ in found), torch.nan)
@@ -304,8 +292,3 @@ def each(gradients: Gradient) -> Iterator[Parameters]:
     """One update after another."""
     for index in range(len(gradients)):
         yield {name: values[index] for name, values in gradients.tensors.items()}
-
-
-def _filled(values: Tensor, slots: int, fill: float) -> Tensor:
-    """As many rows as there are slots."""
-    return torch.cat([values, values.new_full((slots - len(values), *values.shape[1:]), fill)])

@@ -27,7 +27,7 @@ _DROP, _FALLS = 2.0, 4.0  # by which the spectrum must fall for a rank to be see
 _LARGE, _SPARE = (
     1024,
     64,
-)  # rows and columns of a matrix that is sketched, and directions beyond those looked for
+)  # the least size of a matrix that is sketched, and directions beyond those looked for
 _INSIDE = 2.0  # times the rounding tolerance: vectors of the span lie below 1
 RECOMPUTED = 32.0  # rounding errors by which what enters a layer may differ from what the client computed
 

@@ -201,13 +201,8 @@ def _without_bias(
     side = own.sign()
     direction = rows * side.unsqueeze(-1)  # an input with h_j > 0
     scale, label, deviation = fit_scales(head, direction, columns, down_to=1)
-    inputs, logits = head.forward(direction)
-    last = head.biases[-1]
-    offset = torch.zeros_like(logits[0]) if last is None else last
-    logits = logits - offset
-    classes = torch.eye(head.classes, dtype=torch.float64, device=rows.device)
-    basis = classes.expand(len(rows), -1, -1)
-    spread = head.backward([values.unsqueeze(-2) for values in inputs], basis, down_to=1)[0]
+    logits, offset, spread = _by_class(head, direction, down_to=1)
+    classes = torch.eye(head.classes).to(spread)
     own_weights = head.weights[1][:, neuron].to(spread)
     weight_back = torch.einsum("nko,on->nk", spread, own_weights)  # δ_j of each class
 
@@ -238,12 +233,7 @@ def fit_scales(
     matrix times the loss vector, and log(g_c / g_c') = t (f_c − f_c') for classes other than the label.
     Returns the scale, the label and how far the column is from any such derivative.
     """
-    inputs, logits = head.forward(directions)
-    last = head.biases[-1]
-    offset = torch.zeros_like(logits[0]) if last is None else last
-    logits = logits - offset
-    basis = torch.eye(head.classes, dtype=torch.float64, device=columns.device).expand(len(columns), -1, -1)
-    spread = head.backward([values.unsqueeze(-2) for values in inputs], basis, down_to=down_to)[0]
+    logits, offset, spread = _by_class(head, directions, down_to)
     if down_to == len(head.weights) - 1:
         losses, misfit = columns, torch.zeros_like(columns[:, 0])
     else:
@@ -259,6 +249,15 @@ def fit_scales(
     fit = (rise - scale.unsqueeze(-1) * level).norm(dim=-1) / others.sum(-1).sqrt()
     deviation = torch.maximum(misfit, fit).where(scale > 0, torch.inf).nan_to_num(nan=torch.inf)
     return scale, label, deviation
+
+
+def _by_class(head: DenseHead, inputs: Tensor, down_to: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The logits without the last bias, that bias, and the derivative of each logit at layer `down_to`."""
+    values, logits = head.forward(inputs)
+    last = head.biases[-1]
+    offset = torch.zeros_like(logits[0]) if last is None else last
+    basis = torch.eye(head.classes).to(logits).expand(len(inputs), -1, -1)
+    return logits - offset, offset, head.backward([one.unsqueeze(-2) for one in values], basis, down_to)[0]
 
 
 def _centred(values: Tensor, mask: Tensor) -> Tensor:
@@ -518,24 +517,18 @@ def _vote(candidates: Candidates, sizes: Tensor, tolerance: float) -> Tensor:
 
     In a plain mean it is a whole number, and neurons that share several samples rarely agree on one.
     """
-    implied, every = candidates.batch_size, torch.ones_like(candidates.label, dtype=torch.bool)
-
-    def voted(some: Tensor) -> tuple[float, int]:
-        value, votes = mode(implied[some], tolerance)
-        return float(round(value)) if some is whole else value, votes
-
-    some = whole = is_whole(implied, tolerance)
-    value, votes = voted(whole)
-    if votes < 2:
-        some = every
-        value, votes = voted(every)
-    if not votes:
-        return sizes
-    sizes = sizes.clone()
-    for label in (sizes == 0).nonzero().squeeze(1).tolist():
-        special, agreeing = voted(some & (candidates.label == label))
-        special = float(round(special)) if some is whole else special
-        sizes[label] = special if agreeing >= 2 else value
+    implied, sizes = candidates.batch_size, sizes.clone()
+    some = is_whole(implied, tolerance)
+    value, votes = mode(implied[some], tolerance)
+    if are_whole := votes >= 2:
+        value = float(round(value))
+    else:
+        some = torch.ones_like(some)
+        value, votes = mode(implied, tolerance)
+    for label in (sizes == 0).nonzero().squeeze(1).tolist() if votes else ():
+        own, agreeing = mode(implied[some & (candidates.label == label)], tolerance)
+        own = float(round(own)) if are_whole else own
+        sizes[label] = own if agreeing >= 2 else value
     return sizes
 
 

@@ -48,14 +48,14 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import cross_entropy, one_hot
 
-from remanence.updates.declared import LocalTraining, Weights
+from remanence.updates.declared import LocalTraining, Parameters, gradient_at
 from remanence.updates.dense.belonging import balanced
-from remanence.updates.dense.layers import DenseHead, Layer, has_one_logit, mirrored, product
+from remanence.updates.dense.layers import DenseHead, Layer, doubled, has_one_logit, product
 from remanence.updates.dense.peeling import Proposal, residual_size, residuals
 from remanence.updates.parts import backwards, forwards, norm, working
-from remanence.updates.rounding import Explained, Rounding, apart, explained, rounded_again
+from remanence.updates.rounding import Explained, Rounding
 
 # Propagated rounding errors are deviations of sums, which are nearly normal: one number in 10^15 is off by 8 of them.
 ROUNDINGS = 8
@@ -630,52 +630,17 @@ def loss_spread(head: DenseHead, first: Layer, inputs: Tensor) -> float:
 
 def update_of(head: DenseHead, records: Proposal, training: LocalTraining) -> list[Layer]:
     """The update from a client's training of a dense head, with all steps on the whole batch."""
-    sign, head, is_one = head.sign, replace(head, sign=1), has_one_logit(head)
+    names = [[f"{name}.{part}".removeprefix(".") for name in head.names] for part in ("weight", "bias")]
+    start = dict(zip((*names[0], *names[1]), (*head.weights, *head.biases), strict=True))
+    # Of two logits that are made from one, only its own row is trained.
+    single = [kind[-1] for kind in names] if has_one_logit(head) else []
 
-    def named(layers: Sequence[Layer]) -> Weights:
-        both = (
-            part
-            for pair, own in zip(layers, head.biases, strict=True)
-            for part in (pair[: 1 + (own is not None)])
-        )
-        return {str(index): part for index, part in enumerate(both) if part is not None}
+    def loss(now: Parameters) -> Tensor:
+        both = {name: doubled(value) if name in single else value for name, value in now.items()}
+        weights, biases = (tuple(map(both.get, kind)) for kind in names)
+        logits = replace(head, weights=weights, biases=biases).forward(records.inputs)[1]
+        return cross_entropy(logits, records.labels, reduction="none") @ records.shares
 
-    def pairs(parts: Weights) -> list[Layer]:
-        each = iter(parts.values())
-        return [(next(each), None if bias is None else next(each)) for bias in head.biases]
-
-    def slopes(now: Weights) -> Weights:
-        weights, biases = zip(*pairs(now), strict=True)
-        own = replace(head, weights=weights, biases=biases)
-        made = own.gradients(records.inputs, records.labels, present=records.shares)
-        for part in made[-1] if is_one else ():
-            part[0] = 0  # of two logits that are made from one, only its own row is trained
-        return named(made)
-
-    made = pairs(training.along(named(list(zip(head.weights, head.biases, strict=True))), slopes))
-    if is_one:
-        weight, bias = made[-1]
-        made[-1] = mirrored(weight[1:], 0), None if bias is None else mirrored(bias[1:], 0)
-    return [(sign * weight, None if bias is None else sign * bias) for weight, bias in made]
-
-
-def explains(
-    head: DenseHead, layers: Sequence[Layer], records: Proposal, training: LocalTraining, rounding: Rounding
-) -> tuple[bool, Tensor]:
-    """Whether the records, trained on as declared, reproduce this update; and the relative residual of each layer.
-
-    They must be all of the batch: every step depends on every record.
-    """
-    unknowns = records.inputs.numel() + len(records)
-    if not len(records) or unknowns > 0.8 * independent_numbers(layers):
-        return False, torch.ones(len(layers), dtype=torch.float64)
-    weights = rounded_again({str(i): weight for i, weight in enumerate(head.weights)}, rounding.relative)
-    other = replace(head, weights=tuple(weights.values()))
-    made, moved = (
-        {str(i): weight for i, (weight, _) in enumerate(update_of(one, records, training))}
-        for one in (head, other)
-    )
-    sent = {str(i): weight for i, (weight, _) in enumerate(layers)}
-    held = explained(sent, made, apart(made, moved), rounding.times(training.steps), scale=1.0)
-    left = [held.off[name] / max(held.sizes[name], 1e-300) for name in sent]
-    return held.is_all, torch.tensor(left, dtype=torch.float64)
+    trained = {n: v[1:] if n in single else v for n, v in start.items() if v is not None}
+    made = head.layers_of(training.along(trained, lambda now: gradient_at(now, loss)))
+    return [(head.sign * weight, None if bias is None else head.sign * bias) for weight, bias in made]

@@ -23,14 +23,14 @@ from remanence.updates.dense.proofs import (
     Proof,
     Recomputed,
     blended,
-    explains,
+    independent_numbers,
     update_of,
     verify,
     verify_rows,
 )
 from remanence.updates.dense.span_fit import fit_in_span
 from remanence.updates.dense.sparse_columns import reconstruct_low_rank
-from remanence.updates.rounding import Rounding
+from remanence.updates.rounding import Rounding, apart, explained, rounded_again
 from remanence.updates.shared_gradient import Reader, Sent, SharedGradient, each
 from remanence.updates.watching import logits_of, loss_of
 
@@ -55,27 +55,45 @@ def read_dense(head: DenseHead, one: Layers, sent: Sent, *, seed: int = 0) -> St
     functions nothing is seen at sight, not even a turned sign. A large network is searched only where nothing was, and
     a noised update is not searched: nothing could be claimed.
     """
-    rounding, training = sent.rounding, sent.training
+    weight, is_relu, is_plain = one[0][0], head.activation.is_relu, sent.training.is_plain
+    precision, even = min(sent.rounding.of_largest(weight), 0.1), sent.rounding.is_even(weight)
+    signs, at_sight = (1,) if sent.sign_is_known else (1, -1), dict[int, Remainder]()
+    heads = {sign: replace(head, sign=sign) for sign in signs}
+
+    def quickly(sign: int) -> Iterator[Proposal]:
+        """One record behind a single layer, exclusive neurons, parallel rows."""
+        if len(one) == 1:
+            yield _one_record(heads[sign], one)
+        if is_relu and is_plain:
+            at_sight[sign] = reconstruct_at_any_scale(heads[sign], one, precision=precision)
+            yield at_sight[sign].records
+        if is_relu:
+            yield parallel_rows(heads[sign], one, precision)
+
+    def by_search(sign: int) -> Iterator[Proposal]:
+        """From the gradient's span and its sparse directions."""
+        turned, seen = heads[sign], at_sight.get(sign)
+        yield fit_in_span(
+            turned, one, precision=precision, even=even, seed=seed, slots=_AT_ONCE, starts=_STARTS
+        )
+        if is_relu:
+            found = reconstruct_low_rank(turned, one, precision=precision, even=even, seed=seed, first=seen)
+            yield found.records
+
     nothing = Proposal.nothing(one)
-    best = Staged(nothing, verify(head, one, nothing, rounding=rounding))
+    best = Staged(nothing, verify(head, one, nothing, rounding=sent.rounding))
     # Each pass through a large network takes long.
     is_large = sum(weight.numel() for weight in head.weights) > LARGE
-    is_seen = training.is_plain and head.activation.is_relu and len(one) > 1
-    signs, sights = (1,) if sent.sign_is_known else (1, -1), dict[int, Remainder]()
-    for look in (_quickly, _by_search):
-        if look is _by_search and (not sent.can_be_judged or (best.proof.count and is_large)):
+    for look in (quickly, by_search):
+        if look is by_search and not (
+            is_plain and sent.can_be_judged and not (best.proof.count and is_large)
+        ):
             break
-        both = look is _quickly or not head.activation.is_relu
-        for sign in signs if both else (best.sign,):
+        for sign in signs if look is quickly or not is_relu else (best.sign,):
             if best.proof.tells_sign and sign != best.sign:
                 continue
-            turned = replace(head, sign=sign)
-            if is_seen and sign not in sights:
-                precision = min(rounding.of_largest(one[0][0]), 0.1)
-                sights[sign] = reconstruct_at_any_scale(turned, one, precision=precision)
-            for records in look(turned, one, sent, sights.get(sign), seed):
-                known = sent.scale_is_known and sign == 1
-                proof = prove(turned, one, records, rounding, training, scale_is_known=known)
+            for records in look(sign):
+                proof = prove(heads[sign], one, records, sent)
                 better = proof.rank > best.proof.rank
                 if better or (not best.proof.count and len(records) > len(best.named)):
                     best = Staged(records, proof, sign)
@@ -84,19 +102,6 @@ def read_dense(head: DenseHead, one: Layers, sent: Sent, *, seed: int = 0) -> St
         if best.proof.explains_all:
             return best
     return best
-
-
-def _quickly(
-    head: DenseHead, one: Layers, sent: Sent, at_sight: Remainder | None, _: int
-) -> Iterator[Proposal]:
-    """Proposals without a search: one record behind a single layer, exclusive neurons, parallel rows."""
-    if len(one) == 1:
-        yield _one_record(head, one)
-    if not head.activation.is_relu:
-        return
-    if at_sight is not None:
-        yield at_sight.records
-    yield parallel_rows(head, one, min(sent.rounding.of_largest(one[0][0]), 0.1))
 
 
 def _one_record(head: DenseHead, one: Layers) -> Proposal:
@@ -114,50 +119,24 @@ def _one_record(head: DenseHead, one: Layers) -> Proposal:
     return Proposal(x[None], label[None], share[None])
 
 
-def _by_search(
-    head: DenseHead, one: Layers, sent: Sent, at_sight: Remainder | None, seed: int
-) -> Iterator[Proposal]:
-    """The records from the gradient's span and its sparse directions, for one step."""
-    if not sent.training.is_plain:
-        return
-    weight = one[0][0]
-    precision, even = min(sent.rounding.of_largest(weight), 0.1), sent.rounding.is_even(weight)
-    yield fit_in_span(head, one, precision=precision, even=even, seed=seed, slots=_AT_ONCE, starts=_STARTS)
-    if head.activation.is_relu:
-        found = reconstruct_low_rank(head, one, precision=precision, even=even, seed=seed, first=at_sight)
-        yield found.records
-
-
-def prove(
-    head: DenseHead,
-    one: Sequence[Layer],
-    records: Proposal,
-    rounding: Rounding,
-    training: LocalTraining,
-    *,
-    scale_is_known: bool = True,
-) -> Proof:
+def prove(head: DenseHead, one: Sequence[Layer], records: Proposal, sent: Sent) -> Proof:
     """The proof of proposed records by recomputation: by the whole update, by some of its neurons, or by rows alone."""
-    if training.is_plain:
-        best = verify(head, one, records, rounding=rounding, scale_is_known=scale_is_known)
-    else:
-        best = verify(head, one, records[:0], rounding=rounding)
-        if training.learning_rate is not None:
-            best = _whole_training(head, one, rounding, training, records, best)
+    rounding, is_plain = sent.rounding, sent.training.is_plain
+    known = sent.scale_is_known and head.sign == 1
+    tried = records if is_plain else records[:0]
+    best = verify(head, one, tried, rounding=rounding, scale_is_known=known)
+    if not is_plain and sent.training.learning_rate is not None:
+        best = _by_all_steps(head, one, records, sent) or best
     if best.explains_all:
         return best
-    rows = verify_rows(head, one, records, rounding=rounding, is_one_step=training.is_plain)
-    return _joined(best, *rows)
+    return _joined(best, *verify_rows(head, one, records, rounding=rounding, is_one_step=is_plain))
 
 
 def _joined(proof: Proof, more: Proposal, errors: Tensor) -> Proof:
     """A proof extended by further records, without duplicates."""
-    known = proof.proposal.inputs[proof.proven]
-    if len(more) and len(known):
-        new = torch.cdist(more.inputs, known).amin(1) > 1e-2 * more.inputs.norm(dim=1)
-        more, errors = more[new], errors[new]
-    if not len(more):
-        return proof
+    distances = torch.cdist(more.inputs, proof.proposal.inputs[proof.proven])
+    new = (distances > 1e-2 * more.inputs.norm(dim=1, keepdim=True)).all(1)
+    more, errors = more[new], errors[new]
     return replace(
         proof,
         proposal=proof.proposal + more,
@@ -166,32 +145,36 @@ def _joined(proof: Proof, more: Proposal, errors: Tensor) -> Proof:
     )
 
 
-def _whole_training(
-    head: DenseHead,
-    one: Sequence[Layer],
-    rounding: Rounding,
-    training: LocalTraining,
-    records: Proposal,
-    proof: Proof,
-) -> Proof:
-    """The proof of a whole batch by recomputing the declared steps; the proof so far if they do not match."""
-    if not len(records) or (records.labels < 0).any():
-        return proof
+def _by_all_steps(head: DenseHead, one: Sequence[Layer], records: Proposal, sent: Sent) -> Proof | None:
+    """The proof of a whole batch by recomputing the declared steps, each of which depends on every record."""
+    rounding, steps = sent.rounding, sent.training.steps
+    unknowns = records.inputs.numel() + len(records)
+    if not len(records) or (records.labels < 0).any() or unknowns > 0.8 * independent_numbers(one):
+        return None
     equal = records.with_shares(torch.full_like(records.shares, 1 / len(records)))
-    fine, left = explains(head, one, equal, training, rounding)
-    if not fine:
-        return proof
-    error = torch.full_like(equal.shares, 4 * len(equal) * max(float(left[0]), rounding.relative))
+    weights = rounded_again(
+        {str(index): weight for index, weight in enumerate(head.weights)}, rounding.relative
+    )
+    other = replace(head, weights=tuple(weights.values()))
+    made, moved = (_weights_of(update_of(each, equal, sent.training)) for each in (head, other))
+    held = explained(_weights_of(one), made, apart(made, moved), rounding.times(steps), scale=1.0)
+    if not held.is_all:
+        return None
+    left = [off / max(held.sizes[name], 1e-300) for name, off in held.off.items()]
+    error = torch.full_like(equal.shares, 4 * len(equal) * max(left[0], rounding.relative))
     # The first step tells what rounding hides; several add up more of it.
-    coarser = Rounding(training.steps * rounding.relative, training.steps * rounding.absolute)
+    coarser = Rounding(steps * rounding.relative, steps * rounding.absolute)
     first = Recomputed.of(head, update_of(head, equal, LocalTraining()), equal, coarser)
     error = torch.maximum(error, blended(first, scale_is_known=True))
-    return Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
+    unexplained = torch.tensor(left, dtype=torch.float64)
+    return Proof(equal, error < 0.1, error, unexplained, bool((error < 0.1).all()), len(equal))
+
+
+def _weights_of(layers: Sequence[Layer]) -> dict[str, Tensor]:
+    return {str(index): weight for index, (weight, _) in enumerate(layers)}
 
 
 _COPIED = 2**24  # weights of a network that is copied in double precision
-
-
 _AGREES = 1e-6  # relative: two ways to compute one gradient in double precision, in networks that cancel much
 
 
@@ -302,8 +285,8 @@ class DenseReader(Reader):
     def prove(self, records: Records, one: Mapping[str, Tensor], sent: Sent, sign: int) -> Proof:
         """By the whole update, by some of its neurons, or by rows alone."""
         head = replace(self.head.to(records.labels.device), sign=sign)
-        layers, named, known = head.layers_of(one), _proposal(records), sent.scale_is_known and sign == 1
-        proof = prove(head, layers, named, sent.rounding, sent.training, scale_is_known=known)
+        layers, named = head.layers_of(one), _proposal(records)
+        proof = prove(head, layers, named, sent)
         if proof.explains_all and self.own is not None:
             proven = named.with_shares(proof.proposal.shares)[proof.proven]
             if not self.own.agrees(proven):  # the layers were misread

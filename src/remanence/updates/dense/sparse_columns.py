@@ -1,21 +1,17 @@
 """Whole batches from the low rank and the sparsity of a dense layer's gradient, without any exclusive neuron.
 
-The first layer's gradient is G₀ = A X: column m of A holds sample m's derivatives δ_m / M, row m of X its
-input. Its rank is the batch size, and a column of A is zero wherever its sample does not activate the neuron.
-`sparse_columns` finds these columns up to their scales. With A known, X = A⁺ G₀; the bias gradient Σ_m a_m
-fixes the scales. Only samples whose derivatives, recomputed from what was found, are their columns are named
-(after Dimitrov et al. 2024, SPEAR, whose search grows with 2^b).
+The first layer's gradient is G = A X: column m of A holds sample m's derivatives δ_m / M and is zero wherever the
+sample does not activate the neuron; row m of X is its input, and a 1 for the bias. With an orthonormal basis U of G's
+columns and K = Uᵀ G there is one invertible Q with A = U Q and X = Q⁻¹ K. Q is unknown, but the weights are known: an
+input says which neurons are on, in every layer, and its column is then a combination of as many known vectors as there
+are logits, zero wherever the first layer's neuron is off. So each sample's row t of Q⁻¹ says what its column may be,
+and all columns together give Q⁻¹ by least squares. From a random start the two are made to agree, which brings most
+samples close to the truth. What remains is a linear problem with outliers: a column must vanish on the rows whose
+neurons its input clearly switches off, which the ℓ₁-norm settles exactly. Columns that vanish on as many rows as they
+should are kept, and make the rest easier. The bias gradient fixes the scales. Only samples whose derivatives,
+recomputed from what was found, are their columns are named.
 
-*Columns.* The first layer's gradient is G = A X: column m of A holds sample m's derivatives, row m of X its input and a
-1 for the bias. With an orthonormal basis U of G's columns and K = Uᵀ G there is one invertible Q with A = U Q and X =
-Q⁻¹ K. Q is unknown, but the weights are known: an input says which neurons are on, in every layer, and its column is
-then a combination of as many known vectors as there are logits, zero wherever the first layer's neuron is off. So each
-sample's row t of Q⁻¹ says what its column may be, and all columns together give Q⁻¹ by least squares. From a random
-start the two are made to agree. That brings most samples close to the truth. What remains is a linear problem with
-outliers: a column must vanish on the rows whose neurons its input clearly switches off, which the ℓ₁-norm settles
-exactly. Columns that vanish on as many rows as they should are kept, and make the rest easier.
-
-(Dimitrov et al. 2024 draw rows until the submatrix of some has a sample that activates none, about 2^b draws.)
+(Dimitrov et al. 2024, SPEAR, draw rows until the submatrix of some has a sample that activates none, about 2^b draws.)
 """
 
 from __future__ import annotations
@@ -44,13 +40,9 @@ _STEPS = 25  # towards agreement, before columns are looked at again; twice as m
 _ROWS = 3  # clearly switched-off rows that a column is found from, times the batch size
 _REWEIGHTINGS, _FLOOR, _COOLING = 15, 0.5, 0.7
 _ZERO = 1e-3  # relative to the mean entry: an entry below counts as zero
-_FAINT = (
-    1e-2  # rows this small are left out: at one size with others, their rounding errors would be magnified
-)
+_FAINT = 1e-2  # rows this small are left out: normalised, their rounding errors would be magnified
 _VANISHES, _AS_MANY = 0.65, 0.85  # shares of the rows that should vanish: of those that do, and in number
-_MORE = (
-    1.2  # times the batch size: on so many rows a column must vanish; any direction can on as many as that
-)
+_MORE = 1.2  # times the batch size: on this many rows a column must vanish; any direction can on fewer
 _CLOSE = 0.85  # the cosine between a column and what the network allows, from which it is worth polishing
 _OWN = 0.5  # the weight of a column itself, in every other step: it distinguishes samples of one label
 _RIDGE = 1e-2  # on rows of Q⁻¹ that are nearly dependent

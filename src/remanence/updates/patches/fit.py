@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vmap
 
+from remanence.updates.declared import Parameters
 from remanence.updates.dense.layers import mirrored
 from remanence.updates.equations import Equations, Solution, solved
-from remanence.updates.patches.model import Parameters, PatchModel
+from remanence.updates.patches.model import PatchModel
 from remanence.updates.span import Decomposed
 
 _TOLD = 0.05  # what may be left of the embeddings of positions for them to tell which patches lie where
@@ -83,7 +84,7 @@ class PatchEquations(Equations):
             free=free,
             count=-(-rank // model.positions),
             model=model,
-            embedded=_embedded(model, directions),
+            embedded=model.embedded(directions[:, :numbers], directions[:, numbers:].sum(1, keepdim=True)),
             places=places,
             others=others,
             last=gradient[model.last],
@@ -148,14 +149,6 @@ def _whole(model: PatchModel, gradient: Mapping[str, Tensor]) -> Tensor:
     """Of the layer's weight, its bias's beside it."""
     weight, bias = gradient[model.own("weight")].flatten(1), gradient.get(model.own("bias"))
     return weight if bias is None else torch.cat([weight, bias[:, None]], 1)
-
-
-def _embedded(model: PatchModel, directions: Tensor) -> Tensor:
-    """What the layer makes of each direction."""
-    made = directions[:, : model.weight.shape[1]] @ model.weight.mT
-    if model.bias is not None and directions.shape[1] > model.weight.shape[1]:
-        made = made + directions[:, -1:] * model.bias
-    return made
 
 
 def _places(model: PatchModel, gradient: Mapping[str, Tensor]) -> Tensor | None:

@@ -16,9 +16,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, fold, pad, unfold
 
 from remanence.core.exceptions import InputError
+from remanence.updates.declared import Parameters, gradient_at
 from remanence.updates.watching import logits_of, watching
-
-Parameters = dict[str, Tensor]
 
 
 @final
@@ -46,6 +45,10 @@ class PatchModel:
     def weight(self) -> Tensor:
         """Of the layer, `(outputs, numbers)`."""
         return self.parameters[self.own("weight")].flatten(1)
+
+    def embedded(self, patches: Tensor, ones: Tensor | float = 1.0) -> Tensor:
+        """What the layer makes of patches; `ones` is the factor of its bias."""
+        return patches @ self.weight.mT + (0 if self.bias is None else ones * self.bias)
 
     @property
     def bias(self) -> Tensor | None:
@@ -111,16 +114,17 @@ class PatchModel:
 
     def update(self, pictures: Tensor, labels: Tensor) -> Parameters:
         """The gradient of the mean over a batch, computed in the precision of the weights."""
-        named = {name: value.detach().requires_grad_() for name, value in self.trained.items()}
-        dtype = next(iter(named.values())).dtype
-        frozen = {name: value.to(dtype) for name, value in self.parameters.items() if name not in named}
-        buffers = {n: b.to(dtype) if b.is_floating_point() else b for n, b in self.module.named_buffers()}
-        with plainly():
-            said = functional_call(self.module, {**buffers, **frozen, **named}, (pictures.to(dtype),))
-        loss = cross_entropy(_logits(said), labels)
-        parts = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-        made = zip(named.items(), parts, strict=True)
-        return {n: torch.zeros_like(value) if part is None else part for (n, value), part in made}
+        trained = self.trained
+        dtype = next(iter(trained.values())).dtype
+        held = {**dict(self.module.named_buffers()), **self.parameters}
+        fixed = {n: value.to(dtype) if value.is_floating_point() else value for n, value in held.items()}
+
+        def loss(weights: Parameters) -> Tensor:
+            with plainly():
+                said = functional_call(self.module, {**fixed, **weights}, (pictures.to(dtype),))
+            return cross_entropy(_logits(said), labels)
+
+        return gradient_at(trained, loss)
 
 
 def _logits(said: object) -> Tensor:
@@ -205,10 +209,8 @@ def _shape(module: nn.Module, layer: nn.Conv2d) -> tuple[int, ...] | None:
 def _places(model: PatchModel, pictures: Tensor) -> str | None:
     """The parameter whose gradient is, position by position, that of what the layer puts out, summed over the batch."""
     labels = torch.zeros(len(pictures), dtype=torch.int64)
-    made = model.patches(pictures) @ model.weight.mT + (0 if model.bias is None else model.bias)
-    sums = torch.stack(
-        [model.slopes(one, label, {})[0] for one, label in zip(made, labels, strict=True)]
-    ).mean(0)
+    made = zip(model.embedded(model.patches(pictures)), labels, strict=True)
+    sums = torch.stack([model.slopes(one, label, {})[0] for one, label in made]).mean(0)
     for name, value in model.update(pictures, labels).items():
         rows = value.reshape(-1, value.shape[-1]) if value.ndim > 1 else value[None]
         last = rows[-model.positions :]

@@ -23,9 +23,7 @@ from remanence.updates.shared_gradient import ProvenTogether, Reader, Sent, Shar
 from remanence.updates.span import ROUNDED
 
 _NO_BETTER = 0.1  # a patch known only to a tenth does not count as recovered
-_NOT_SOLVED = (
-    0.01  # the same for single and double precision: a patch that is known no better is not solved for
-)
+_NOT_SOLVED = 0.01  # the same for single and double precision: a patch known no better is not solved for
 _ENOUGH = 0.8  # unknown numbers for each number of the update, at most
 
 
@@ -108,8 +106,8 @@ def _rearranged(model: PatchModel, pictures: Tensor) -> Iterator[Tensor]:
 def _patch_errors(model: PatchModel, pictures: Tensor, labels: Tensor, scale: float) -> Tensor:
     """How far each patch is off, relative, for what G is off: patches solve Σ δ xᵀ = G."""
     own = model.patches(pictures)
-    embedded = own @ model.weight.mT + (0 if model.bias is None else model.bias)
-    deltas = torch.cat([model.slopes(one, y, {})[0] for one, y in zip(embedded, labels, strict=True)])
+    made = zip(model.embedded(own), labels, strict=True)
+    deltas = torch.cat([model.slopes(one, y, {})[0] for one, y in made])
     deltas = deltas * scale / len(pictures)
     inverse, failed = torch.linalg.inv_ex(deltas @ deltas.mT)
     sizes = own.flatten(0, 1).norm(dim=1).clamp(min=1e-300)

@@ -21,7 +21,7 @@ from remanence.core.records import Records
 from remanence.core.releases import Gradient
 from remanence.results.caveats import Caveat
 from remanence.updates.caveats import TEXTS_OPEN, UPDATE_CROWDED
-from remanence.updates.declared import LocalTraining
+from remanence.updates.declared import LocalTraining, Parameters
 from remanence.updates.rounding import Explained, Rounding, apart, coarsest, explained, rounded_again
 from remanence.updates.shared_gradient import ProvenTogether, Reader, Sent, SharedGradient, each
 from remanence.updates.texts.model import TextModel
@@ -42,8 +42,6 @@ from remanence.updates.watching import Seen, watching
 _TRACE = 4  # times what rounding explains: how much a text must count
 _SEEN = 1.0  # what rounding explains, in all tensors together and as a square: less is no trace of a token
 _SURE = 0.9  # a less likely token leaves a clear trace
-
-Parameters = dict[str, Tensor]
 
 
 @final
@@ -282,13 +280,15 @@ def _with_last_tokens(
 ) -> list[Named]:
     """Texts with their last token, read off the rows of the output layer that the rest does not explain."""
     parameters = {name: p for name, p in text.model.named_parameters() if name in gradient}
-    head = _output_weight(text, parameters)
+    head, layers = _output_layers(text, parameters)
     loss, seen, order = torch.zeros((), device=text.device), list[Seen](), list[int]()
-    with watching(_output_layers(text, head), seen):
+    with watching(layers, seen):
         for some in alike(begun):
             losses, _ = losses_of(text, torch.stack([begun[index][0] for index in some]), [None])
             loss = loss + (torch.stack([shares[index] for index in some]).to(losses) * losses).sum()
             order += some
+    last = [one for _, entered, _ in seen if entered.ndim == 3 for one in entered[:, -1].double()]
+    head = head if len(last) == len(order) else None
     used = {head: parameters[head]} if head is not None else parameters
     made = torch.autograd.grad(loss, list(used.values()), allow_unused=True)
     explained = {
@@ -310,11 +310,8 @@ def _with_last_tokens(
         large = sizes > _LARGE * sizes.max()  # rows that are nearly zero say little about the scale
         share = ((rows * own).sum(1) / sizes.square())[large].median()
         # What is left is −Σ over texts of (row of the last token) × (what the output layer reads there): solve for all.
-        last = [one for _, entered, _ in seen if entered.ndim == 3 for one in entered[:, -1].double()]
-        read = dict(zip(order, last, strict=True)) if len(last) == len(order) else {}
-        hidden = torch.stack(
-            [read[k] if read else _last_hidden(text, head, one) for k, one in enumerate(prefixes)], 1
-        )
+        read = dict(zip(order, last, strict=True))
+        hidden = torch.stack([read[index] for index in range(len(prefixes))], 1)
         pulls = ((own - rows / share) @ torch.linalg.pinv(hidden, rtol=1e-5).mT).unbind(1)
     return [
         (torch.cat([prefix, token[None].to(prefix)]), None)
@@ -349,28 +346,19 @@ def _pull(text: TextModel, rest: Mapping[str, Tensor], prefix: Tensor) -> Tensor
     return lifted[0] - lifted[1]
 
 
-def _output_weight(text: TextModel, parameters: Mapping[str, Tensor]) -> str | None:
-    """The matrix that makes logits: one row per token, its own or the embedding's."""
-    rows = [name for name, value in parameters.items() if value.ndim == 2 and len(value) == text.vocabulary]
-    return rows[-1] if rows else None
+def _output_layers(
+    text: TextModel, parameters: Mapping[str, Tensor]
+) -> tuple[str | None, Mapping[str, nn.Module]]:
+    """The matrix that makes logits, its own or the embedding's, and the layer that multiplies by it.
 
-
-def _output_layers(text: TextModel, head: str | None) -> dict[str, nn.Module]:
-    """The layer that multiplies by the output matrix; none where the model's own code does."""
-    weight = None if head is None else text.model.get_parameter(head)
-    return {
-        name: layer
-        for name, layer in text.model.named_modules()
-        if isinstance(layer, nn.Linear) and layer.weight is weight
-    }
-
-
-def _last_hidden(text: TextModel, head: str, prefix: Tensor) -> Tensor:
-    """What the output matrix reads at the last position: the derivative of a logit by its row."""
-    weight = text.model.get_parameter(head)
-    absent = int(torch.ones(len(weight), device=text.device).index_fill(0, prefix, 0).argmax())
-    answer = text.logits(prefix[None])[0, -1, absent]  # of a row that no input embedding touches
-    return torch.autograd.grad(answer, weight)[0][absent].double()
+    Without such a layer, as where the model's own code multiplies, it is read like a model of adapters.
+    """
+    for name, value in parameters.items():
+        layers = {n: one for n, one in text.model.named_modules() if getattr(one, "weight", None) is value}
+        layers = {n: one for n, one in layers.items() if isinstance(one, nn.Linear)}
+        if layers and len(value) == text.vocabulary:
+            return name, layers
+    return None, {}
 
 
 @final
