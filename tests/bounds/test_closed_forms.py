@@ -18,12 +18,8 @@ from remanence.bounds.engine.schedule import Segment
 mpmath.mp.dps = 60
 
 
-def normal_cdf(x):
-    return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
-
-
 def log_cdf(x):
-    return mpmath.log1p(-normal_cdf(-x)) if x > 0 else mpmath.log(normal_cdf(x))
+    return mpmath.log1p(-mpmath.ncdf(-x)) if x > 0 else mpmath.log(mpmath.ncdf(x))
 
 
 def quantile_from(log_baseline):
@@ -33,10 +29,10 @@ def quantile_from(log_baseline):
         x = mpmath.mpf(1)
         target = -mpmath.expm1(log_baseline)
         return mpmath.findroot(
-            lambda y: mpmath.log(normal_cdf(-y) / target), max(x, mpmath.sqrt(-2 * mpmath.log(target)) - 1)
+            lambda y: mpmath.log(mpmath.ncdf(-y) / target), max(x, mpmath.sqrt(-2 * mpmath.log(target)) - 1)
         )
     start = -mpmath.sqrt(-2 * log_baseline) + (1 if log_baseline < -5 else 0.5)
-    return mpmath.findroot(lambda y: mpmath.log(normal_cdf(y)) - log_baseline, start)
+    return mpmath.findroot(lambda y: mpmath.log(mpmath.ncdf(y)) - log_baseline, start)
 
 
 @pytest.mark.parametrize("log_baseline", [-1e-9, -0.1, -0.5, math.log(0.1), -20.0, -1e3, -4258.0])
@@ -55,8 +51,8 @@ def test_a_single_step_agrees_with_sixty_digits(log_baseline, noise, rate):
     quantile = quantile_from(log_baseline) + 1 / mpmath.mpf(noise)
     rate = mpmath.mpf(rate)
     baseline = mpmath.exp(mpmath.mpf(log_baseline))
-    success = (1 - rate) * baseline + rate * normal_cdf(quantile)
-    missed = (1 - rate) * (1 - baseline) + rate * normal_cdf(-quantile)
+    success = (1 - rate) * baseline + rate * mpmath.ncdf(quantile)
+    missed = (1 - rate) * (1 - baseline) + rate * mpmath.ncdf(-quantile)
     assert float(log_success) == pytest.approx(
         float(mpmath.log(success) if success < 0.5 else mpmath.log1p(-missed)), rel=1e-12, abs=0
     )
@@ -82,9 +78,8 @@ def test_complements_are_accurate_at_both_ends(log_probability):
 def exact_log_delta(epsilon, shift):
     with mpmath.workdps(150):
         epsilon, shift = mpmath.mpf(epsilon), mpmath.mpf(shift)
-        near, far = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
-        tails = [mpmath.erfc(-point / mpmath.sqrt(2)) / 2 for point in (near, far)]
-        return mpmath.log(tails[0] - mpmath.exp(epsilon) * tails[1])
+        near, far = (mpmath.ncdf(side * shift / 2 - epsilon / shift) for side in (1, -1))
+        return mpmath.log(near - mpmath.exp(epsilon) * far)
 
 
 def test_the_ends_of_delta_hold_the_truth_at_extreme_noise_too():

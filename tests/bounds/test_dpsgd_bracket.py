@@ -17,6 +17,7 @@ from remanence.bounds.engine.dpsgd import dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.engine.schedule import Segment
 
 LOG_TEN = math.log(10)
+TINY_BASELINES = -784 * math.log(4), -3072 * math.log(4)  # κ = 9.66e-473 and 2.96e-1850
 
 
 def assert_in_order(bracket, log_baseline):
@@ -47,19 +48,6 @@ def test_figures_and_production_settings_are_reproduced(settings, baseline, succ
     assert bracket.log_upper - bracket.log_lower <= 1e-4
 
 
-@pytest.mark.parametrize(
-    ("noise", "log10_success"),
-    [(10.0, [-6.5377, -16.1462, -43.7019, -452.0190, -1809.6854]), (0.3, [0, 0, 0, -39.2860, -755.4319])],
-)
-def test_full_batch_runs_use_the_closed_form_at_any_baseline(noise, log10_success):
-    logs = [-9 * LOG_TEN, -20 * LOG_TEN, -50 * LOG_TEN, -784 * math.log(4), -3072 * math.log(4)]
-    for log_baseline, expected in zip(logs, log10_success, strict=True):
-        bracket = dpsgd_bracket(Segment(noise, 1.0, 100), log_baseline)
-        assert bracket.method == "closed form"
-        assert_in_order(bracket, log_baseline)
-        assert bracket.log_upper / LOG_TEN == pytest.approx(expected, abs=1e-4)
-
-
 # By contour integration of the complex cumulant, a method that shares nothing with the lattice.
 TINY = {
     (0.6, 0.02, 1000): [-3.59162, -9.70919, -28.0254, -314.0693, -1296.079],
@@ -71,8 +59,7 @@ TINY = {
 
 @pytest.mark.parametrize("settings", TINY)
 def test_tiny_baselines_match_contour_integrals(settings):
-    tiny = [-784 * math.log(4), -3072 * math.log(4)]  # κ = 9.66e-473 and 2.96e-1850
-    logs = [-9 * LOG_TEN, -20 * LOG_TEN, -50 * LOG_TEN, *tiny]
+    logs = [-9 * LOG_TEN, -20 * LOG_TEN, -50 * LOG_TEN, *TINY_BASELINES]
     for log_baseline, expected in zip(logs, TINY[settings], strict=False):
         bracket = dpsgd_bracket(Segment(*settings), log_baseline)
         slack = 4e-6 * abs(expected)
@@ -104,10 +91,14 @@ def test_nearly_certain_success_keeps_a_certified_complement():
     assert bracket.log_complement_upper - bracket.log_complement_lower < 1e-2
 
 
-def test_several_full_batch_segments_add_up():
-    bracket = dpsgd_bracket([Segment(10.0, steps=50), Segment(5.0, steps=12)], math.log(0.1))
-    exact, _ = gaussian_success(math.log(0.1), shift=math.sqrt(0.5 + 0.48))
-    assert bracket.log_lower <= float(exact) <= bracket.log_upper
+@pytest.mark.parametrize("log_baseline", [math.log(0.1), -20 * LOG_TEN, *TINY_BASELINES])
+@pytest.mark.parametrize("noise", [10.0, 0.3])
+def test_full_batch_runs_use_the_closed_form_at_any_baseline_and_add_up(noise, log_baseline):
+    bracket = dpsgd_bracket([Segment(noise, steps=52), Segment(noise / 2, steps=12)], log_baseline)
+    exact, _ = gaussian_success(log_baseline, shift=10 / noise)  # 52 and 4 times 12 steps
+    assert bracket.method == "closed form"
+    assert_in_order(bracket, log_baseline)
+    assert bracket.log_lower <= float(exact) <= bracket.log_upper <= float(exact) + 1e-12 * abs(log_baseline)
 
 
 def strictly_rising(brackets):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from functools import partial
 
 import mpmath
 import numpy as np
@@ -157,20 +158,16 @@ def test_impossible_settings_are_refused_by_name_and_value(arguments, field):
 
 REFUSED = [
     lambda: bounds.dpsgd(0.1),
-    lambda: bounds.dpsgd(1.0, noise_multiplier=1.0),
-    lambda: bounds.dpsgd(0.0, noise_multiplier=1.0),
-    lambda: bounds.dpsgd(math.nan, noise_multiplier=1.0),
+    *(partial(bounds.dpsgd, bad, noise_multiplier=1.0) for bad in (1.0, 0.0, math.nan)),
     lambda: bounds.dpsgd(noise_multiplier=1.0),
     lambda: bounds.dpsgd(0.1, log_baseline=-1.0, noise_multiplier=1.0),
     lambda: bounds.dpsgd(0.1, schedule=[]),
     lambda: bounds.dpsgd(0.1, schedule=Segment(1.0, 0.1, 10, records=5)),  # was the ceiling of one record
     lambda: calibrate(0.3, 0.1),
     lambda: calibrate(0.3, 0.1, noise_multiplier=1.0, sample_rate=0.1, steps=10),
-    lambda: calibrate(0.05, 0.1, sample_rate=0.1, steps=10),
-    lambda: calibrate(1.0, 0.1, sample_rate=0.1, steps=10),
     lambda: calibrate(0.11, 0.1, noise_multiplier=0.1, sample_rate=1.0),
-    lambda: calibrate(0.3, 0.1, sample_rate=2.0, steps=10),
-    lambda: calibrate(0.3, 0.1, sample_rate=0.0, steps=10),
+    *(partial(calibrate, limit, 0.1, sample_rate=0.1, steps=10) for limit in (0.05, 1.0)),
+    *(partial(calibrate, 0.3, 0.1, sample_rate=rate, steps=10) for rate in (0.0, 2.0)),
     lambda: calibrate(0.3, 0.1, sample_rate=0.5, steps=10**12),
     lambda: noise_for_epsilon(-1.0, delta=1e-5),
     lambda: noise_for_epsilon(1.0, delta=0.0),
@@ -192,12 +189,11 @@ REFUSED = [
     lambda: companions.fano(1, mutual_information=0.1),
     lambda: companions.mutual_information(Segment(1.0, 0.5), candidates=10, distance=2.0),
     lambda: companions.epsilon_from_pair(1.0),
-    lambda: companions.individual(0.1, norms=[], noise_multiplier=1.0),
-    lambda: companions.individual(0.1, norms=[-0.1], noise_multiplier=1.0),
-    lambda: companions.individual(0.1, norms=[0.2, 1.3], noise_multiplier=1.0),
-    lambda: companions.individual(0.1, norms=[math.nan], noise_multiplier=1.0),
-    lambda: bounds.epsilon_upper(Segment(1.0), 0.0),
-    lambda: bounds.epsilon_upper(Segment(1.0), 1.0),
+    *(
+        partial(companions.individual, 0.1, norms=norms, noise_multiplier=1.0)
+        for norms in ([], [-0.1], [0.2, 1.3], [math.nan])
+    ),
+    *(partial(bounds.epsilon_upper, Segment(1.0), bad) for bad in (0.0, 1.0)),
     lambda: bounds.delta_upper(Segment(1.0), math.inf),
     lambda: bounds.any_of_class(bounds.gaussian(0.1, noise_multiplier=1.0).recipe or {}, [], []),
     lambda: bounds.any_of_class(bounds.gaussian(0.1, noise_multiplier=1.0).recipe or {}, [0.1], [1, 2]),

@@ -72,10 +72,6 @@ def test_the_verdict_follows_the_decision_table(evidence, bounds, verdict):
     assert decide(evidence, [proof(success) for success in bounds], Policy(0.1)) is verdict
 
 
-def test_a_proof_at_the_limit_protects():
-    assert decide([NOTHING], [proof(0.05)], Policy(proof(0.05).success)) is Verdict.PROTECTED
-
-
 @pytest.mark.parametrize(
     ("p_value", "refuted", "word"),
     [
@@ -126,15 +122,11 @@ def test_errors_are_summed_up_by_their_median_and_their_worst():
     ],
 )
 def test_what_an_attack_has_done_is_counted_in_proven_records_where_there_are_some(proven, of, said):
-    told = result(Verdict.PROTECTED).done(found(30, 40, proven=proven, proven_of=of))
+    evidence = found(30, 40, proven=proven, proven_of=of)
     ending = "trials, of an unknown number" if said == "41" else "trials"
-    assert told == f"recovered the target in {said} {ending}"
-
-
-def test_one_proven_record_is_a_fact_and_none_is_nothing():
-    for count in (0, 1, 2):
-        fact = ProvenRecords(count, 9)
-        assert fact.tells is fact.exposes(Policy(0.1)) is (count > 0)
+    assert result(Verdict.PROTECTED).done(evidence) == f"recovered the target in {said} {ending}"
+    facts = [each for each in evidence.found if isinstance(each, ProvenRecords)]
+    assert [fact.tells and fact.exposes(Policy(0.1)) for fact in facts] == [True] * bool(proven)
 
 
 def test_a_ceiling_on_average_proves_nothing_about_these_records():
@@ -145,6 +137,7 @@ def test_a_ceiling_on_average_proves_nothing_about_these_records():
     # A tighter average beside it does not hide that the claim of each record is broken, or proven.
     assert decide([found(900)], [average, proof(0.5)], Policy(0.95)) is Verdict.CONTRADICTED
     assert decide([NOTHING], [average, proof(0.08)], Policy(0.1)) is Verdict.PROTECTED
+    assert decide([NOTHING], [proof(0.05)], Policy(proof(0.05).success)) is Verdict.PROTECTED  # at the limit
 
 
 @pytest.mark.parametrize("successes", range(0, 101, 10))

@@ -308,9 +308,7 @@ def _secants(
         creeping = value * before > 0 and 2 * abs(value) > abs(before)  # still far, on the same side
         aimed = min(max((value - sum(wanted) / 2) / slope, -_FURTHEST), _FURTHEST)
         target = place + (2 * move if creeping else aimed)
-        if (
-            not refused < target < allowed
-        ):  # bisect or, with no end on one side yet, go on in the right direction
+        if not refused < target < allowed:  # bisect or, with no end on one side yet, go on
             middle = (refused + allowed) / 2
             target = middle if math.isfinite(middle) else place + aimed
         target = min(max(target, lowest), highest)

@@ -99,9 +99,8 @@ def dpsgd_curve(schedule: Segment | Sequence[Segment]) -> TradeOff:
     segments = normalise(schedule)
     if all(segment.sample_rate == 1 for segment in segments):
         return GaussianCurve(shift_of(segments))
-    grid = (
-        epsilon_upper(segments, _LEAST_DELTA) * np.linspace(0, 1, _LINES) ** 1.5
-    )  # denser where the curvature is high
+    shares = np.linspace(0, 1, _LINES) ** 1.5  # denser where the curvature is high
+    grid = epsilon_upper(segments, _LEAST_DELTA) * shares
     return LinesCurve(tuple((epsilon, delta_upper(segments, epsilon)) for epsilon in grid.tolist()))
 
 

@@ -12,9 +12,7 @@ class Baseline:
     value: float
     lower: float
     note: str
-    on_average: bool = (
-        False  # averaged over random records, while all trials share a few, which may be easier
-    )
+    on_average: bool = False  # over random records; all trials share a few, which may be easier
 
     @property
     def loose(self) -> bool:

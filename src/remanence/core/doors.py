@@ -24,20 +24,12 @@ class Door:
     commands: tuple[str, ...] = ()  # functions that become commands
     attacks: tuple[str, ...] = ()  # classes that derive from Attack
     targets: tuple[str, ...] = ()  # functions without arguments that return a game
-    findings: Mapping[str, str] = field(
-        default_factory=dict
-    )  # classes of findings by their kind in audit.json
+    findings: Mapping[str, str] = field(default_factory=dict)  # classes by their kind in audit.json
     sections: str = ""  # a function from a result to sections of the annex
     caveats: str = ""  # a module whose constants are caveats
-    hashed: Mapping[str, str] = field(
-        default_factory=dict
-    )  # what the hashes in audit.json are of, by their names
-    files: Mapping[str, str] = field(
-        default_factory=dict
-    )  # a file's ending, or a file within a folder, and the command for it
-    moved: Mapping[str, str] = field(
-        default_factory=dict
-    )  # retired commands and options (`gradient`, `audit --head`), with their replacements
+    hashed: Mapping[str, str] = field(default_factory=dict)  # names in audit.json, and what is hashed
+    files: Mapping[str, str] = field(default_factory=dict)  # endings, or names within a folder, and commands
+    moved: Mapping[str, str] = field(default_factory=dict)  # retired commands and options, and replacements
 
 
 @cache

@@ -73,8 +73,4 @@ class Knowledge:
             known = f"the {len(self.known_data)} other training records"
         if self.given is not None:
             known += f"; of the missing one {', '.join(self.given.names)}"
-        return [
-            f"the training algorithm ({self.mechanism.name})",
-            known,
-            self.prior.describe(),
-        ]
+        return [f"the training algorithm ({self.mechanism.name})", known, self.prior.describe()]

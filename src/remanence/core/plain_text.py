@@ -17,9 +17,9 @@ def plain(text: object) -> str:
     >>> plain("red\x1b[31m"), plain("a\n::error::b"), plain("::error::b"), plain("a\u202eb")
     ('red\\x1b[31m', 'a ::error::b', '\\::error::b', 'a\\u202eb')
     """
-    line = " ".join(part for part in re.split(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+", str(text)))
+    line = re.sub(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+", " ", str(text))
     if not line.isascii() or not line.isprintable():
-        line = "".join(_visible(character) for character in line)
+        line = "".join(repr(c)[1:-1] if unicodedata.category(c) in _HIDDEN else c for c in line)
     return _COMMAND.sub(r"\\\1", line)
 
 
@@ -46,13 +46,3 @@ def inert(value: Any) -> Any:
         return value
     text = plain(value)  # a line break would start a new cell
     return f"'{text}" if text.lstrip()[:1] in _FORMULA else text
-
-
-def _visible(character: str) -> str:
-    if unicodedata.category(character) not in _HIDDEN:
-        return character
-    return (
-        character.encode("ascii", "backslashreplace").decode()
-        if ord(character) > 127
-        else repr(character)[1:-1]
-    )

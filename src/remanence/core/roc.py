@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     Errors = NDArray[np.float64]
 
-_FOR_THE_THRESHOLD = (
-    0.8  # share of the error probability: where few controls pass, the threshold is the main uncertainty
-)
+_FOR_THE_THRESHOLD = 0.8  # of the error probability: where few controls pass, it is the most uncertain
 
 
 @dataclass(frozen=True)

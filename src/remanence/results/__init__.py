@@ -1,4 +1,1 @@
-"""The results of an audit: evidence, caveats, the verdict, and storage.
-
-Imports adversary, attacks' catalogue and bounds.
-"""
+"""The results of an audit: evidence, caveats, the verdict, and storage."""

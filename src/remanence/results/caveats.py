@@ -35,14 +35,9 @@ class Caveat:
 
     def to_json(self) -> dict[str, str | bool]:
         """The entry in audit.json: the text, and its effect on a verdict."""
-        flags = {"voids": self.voids, "contradicts": self.contradicts}
-        told = {
-            "id": self.id,
-            "means": self.means,
-            "do": self.do,
-            **({"seen": self.seen} if self.seen else {}),
-        }
-        return {**told, **{name: True for name, raised in flags.items() if raised}}
+        effects = {name: True for name in ("voids", "contradicts") if getattr(self, name)}
+        seen = {"seen": self.seen} if self.seen else {}
+        return {"id": self.id, "means": self.means, "do": self.do, **seen, **effects}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Caveat:

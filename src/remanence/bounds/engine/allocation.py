@@ -33,10 +33,7 @@ from remanence.bounds.engine.rounding import FUNCTION, UNIT, exponent_slack
 from remanence.bounds.engine.schedule import Array
 
 _LEAST_LOG = math.log(1e-9)  # of a baseline; below it no lattice without a tilt has enough digits
-_LEAST_NOISE, _MOST_NOISE = (
-    0.1,
-    1e6,
-)  # below, the record's own Y is above every lattice; above, Y hardly differs from 1
+_LEAST_NOISE, _MOST_NOISE = (0.1, 1e6)  # below, Y is above every lattice; above, it barely differs from 1
 _MOST_POINTS = 2**17  # of one lattice, about 80 ms
 _CLOSED = 4  # cells of the smallest numbers, which have closed forms; beyond them these would cancel
 _CHUNK = 2**16  # nodes handled at once, few enough to stay in the cache
@@ -49,9 +46,7 @@ _MUCH = 0.3  # of the width
 _MOSTLY = 0.05  # with the record, above the largest lattice
 _LEAST_STEP = 1e-12  # of losses
 _LARGEST = 700.0  # an exponent that a float can still take
-_LOOSE = (
-    50.0  # times the tolerance, a width, with as many points as usual, for which more are worth their time
-)
+_LOOSE = 50.0  # times the tolerance: a width for which more points than usual are worth their time
 _AIM, _FINEST, _COARSEST = 0.6, 1 / 32, 0.7  # in choosing the next spacing
 _LARGEST_ORDER = 96  # of the Rényi divergences
 
@@ -88,9 +83,7 @@ def _refined(
     """The bracket of finer and finer lattices."""
     cut = math.exp(log_baseline) * rtol / passes
     top, spread = _largest(noise, bins, cut * _SHARE_ABOVE)
-    if (
-        top >= bins * _MOST_POINTS and passes * _above(noise, top) > _MOSTLY
-    ):  # too little noise for any lattice
+    if top >= bins * _MOST_POINTS and passes * _above(noise, top) > _MOSTLY:  # too little noise for any
         return best
     spacing, share = max(_FIRST * spread, top / _FEW_POINTS), _FIRST
     for _ in range(_ROUNDS):

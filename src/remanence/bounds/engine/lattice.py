@@ -42,9 +42,7 @@ _EXTRA = 4  # and this many points
 _STRETCHED = 100.0  # by which no law that is not nearly an atom is stretched
 _SPARE = 6.0  # what is cut off is e^-6 of the tolerance
 _COARSE = 2.0  # too wide at first, on the whole, is cheaper than too fine
-_SPACING = (
-    5.0  # deviations of a step per root of the tolerance: a lattice's error is its spacing squared over 25
-)
+_SPACING = 5.0  # deviations of a step per root of the tolerance: the error is its square over 25
 _FEW_POINTS = 2**16  # of one step, beyond which the first lattice is not refined
 _SHORT = 3.0  # deviations that a first tilt stays short of the saddle point
 _OUTSIDE = 10.0  # mass outside a window is e^-10 of the tolerance times what is asked for,
@@ -52,11 +50,7 @@ _TILTED = -6.0  # which under a tilt is about e^-6
 _LEAST_GAIN = 1e-3  # of log γ over log κ, in choosing the first spacing
 _MUCH_SLACK = 0.3  # of the tolerance: numerical slack that a finer lattice would not cure
 _REMEDIES = 2  # against it: another tilt, then a longer window
-_LONGER = (
-    2.0,
-    30.0,
-    4.0,
-)  # by how many powers of e of its mass: at least, at most, and beyond what is missing
+_LONGER = (2.0, 30.0, 4.0)  # powers of e of its mass: at least, at most, and beyond what is missing
 _AIM = 0.75  # of the tolerance, in choosing the next spacing,
 _FINEST_STEP, _COARSEST_STEP = 1 / 16, 0.85  # which is between these times the last
 _LARGEST = 700.0  # an exponent that a float can still take

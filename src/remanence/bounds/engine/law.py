@@ -49,9 +49,7 @@ class Law:
     centre: int  # the point at the tilted mean
     outside: float  # mass outside the window, which may have folded onto any point inside
     rounding: float  # relative error of every untilted probability
-    carried: float = (
-        0.0  # error of all probabilities together, of the laws of groups of steps that it was made of
-    )
+    carried: float = 0.0  # error of all probabilities of the laws of groups of steps that it was made of
 
     @property
     def folding_matters(self) -> bool:
@@ -134,9 +132,7 @@ class Law:
                 found = low + int(np.searchsorted(np.cumsum(weighted), target))
             direction = 1 if found >= high - 1 and high < count else -1 if found <= low and low > 0 else 0
             further = min(max(reference + direction * reach, 0), count - 1)
-            if (
-                further == reference or direction == -heading
-            ):  # a tilt may be so steep that nothing is in reach
+            if further == reference or direction == -heading:  # a tilt so steep that nothing is in reach
                 return found
             reference, heading = further, direction
 

@@ -141,9 +141,8 @@ class Segment:
         variance, j = self.noise_multiplier**2, self.shifts[1:]
         finite = np.isfinite(risen)
         wanted = risen[finite]
-        single = 0.5 + variance * (
-            wanted - self.log_weights[1] + self.log_weights[0]
-        )  # j = 1 alone: too far right
+        # j = 1 alone: too far right
+        single = 0.5 + variance * (wanted - self.log_weights[1] + self.log_weights[0])
         spread = variance * float(_log_sum(self.log_weights[1:]) - self.log_weights[1])
         grid = np.linspace(min(single.min() - spread, 0.0), max(single.max(), 0.0), _GUESSES)
         levels = self._log_risen(grid)
