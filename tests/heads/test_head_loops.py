@@ -14,43 +14,40 @@ from remanence.heads.reading import read_head
 from remanence.heads.transfer_head import kept_by_dropout, orders, starts
 
 BASE = TransferHead(3, 12, 0.05, initialisation="pytorch", loop=Loop())
+
+
+def loop(recipe=BASE, /, **settings):
+    return replace(recipe, loop=Loop(**settings))
+
+
 DEEP = replace(BASE, hidden=5, learning_rate=0.3)
+BATCHES = replace(BASE, batch_size=4)
 RECIPES = {
     "sgd": BASE,
     "momentum and decay": replace(BASE, momentum=0.9, weight_decay=0.01),
-    "nesterov": replace(BASE, momentum=0.9, loop=Loop(options=(("nesterov", True),))),
+    "nesterov": loop(replace(BASE, momentum=0.9), options=(("nesterov", True),)),
     "adam": replace(BASE, optimizer="adam", weight_decay=0.01),
-    "adamw": replace(BASE, optimizer="adamw", weight_decay=0.1, loop=Loop(options=(("betas", (0.8, 0.95)),))),
+    "adamw": loop(replace(BASE, optimizer="adamw", weight_decay=0.1), options=(("betas", (0.8, 0.95)),)),
     "rmsprop": replace(BASE, optimizer="rmsprop", momentum=0.5, learning_rate=0.01),
     **{name: replace(BASE, optimizer=name) for name in ("nadam", "adamax", "adagrad")},
-    "warm-up and decay": replace(
-        BASE, loop=Loop(schedule=tuple(min(1.0, k / 4) * 0.9**k for k in range(12)))
-    ),
-    "a factor for every step": replace(
-        BASE, batch_size=4, loop=Loop(schedule=tuple(0.95**k for k in range(36)))
-    ),
-    "label smoothing": replace(BASE, loop=Loop(label_smoothing=0.1)),
-    "class weights and smoothing": replace(
-        BASE, class_weights=(1.0, 2.0, 0.5), loop=Loop(label_smoothing=0.1)
-    ),
-    "no bias": replace(BASE, loop=Loop(bias=False)),
-    "dropout": replace(BASE, loop=Loop(dropout=0.3)),
-    "minibatches": replace(BASE, batch_size=4),
-    "minibatches that drop the last": replace(BASE, batch_size=4, drop_last=True),
+    "warm-up and decay": loop(schedule=tuple(min(1.0, k / 4) * 0.9**k for k in range(12))),
+    "a factor for every step": loop(BATCHES, schedule=tuple(0.95**k for k in range(36))),
+    "label smoothing": loop(label_smoothing=0.1),
+    "class weights and smoothing": loop(replace(BASE, class_weights=(1.0, 2.0, 0.5)), label_smoothing=0.1),
+    "no bias": loop(bias=False),
+    "dropout": loop(dropout=0.3),
+    "minibatches": BATCHES,
+    "minibatches that drop the last": replace(BATCHES, drop_last=True),
     "hidden units": DEEP,
-    "hidden units without biases": replace(DEEP, loop=Loop(bias=False)),
+    "hidden units without biases": loop(DEEP, bias=False),
     "one output": replace(BASE, classes=2, class_weights=(1.0, 3.0)),
-    **{
-        f"{name} between layers": replace(DEEP, loop=Loop(activation=name))
-        for name in ("gelu", "silu", "tanh")
-    },
+    **{f"{name} between layers": loop(DEEP, activation=name) for name in ("gelu", "silu", "tanh")},
 }
 SPAN = replace(BASE, loop=None, epochs=20, learning_rate=0.1, initialisation=0.002)
 TWO = replace(SPAN, classes=2, task=(0, 1, 0))
 RECIPES |= {  # without a loop: in the span of the records, or as a small network
     "span": SPAN,
     "span, nn.Linear's start": replace(SPAN, initialisation="pytorch"),
-    "span, momentum": replace(SPAN, momentum=0.9),
     "span, momentum and decay": replace(SPAN, momentum=0.5, weight_decay=0.05),
     "span, class weights": replace(SPAN, class_weights=(1.0, 3.0, 0.5)),
     "span, one output": replace(TWO, class_weights=(1.0, 10.0), momentum=0.9),
@@ -68,18 +65,18 @@ def plain_loop(recipe, sets, trial, generator):
 
     The start, and the random choices, come from the same stream as in the code under test.
     """
-    loop, features, labels = recipe.loop or Loop(), sets.embedding[trial], recipe.classes_of(sets)
+    settings, features, labels = recipe.loop or Loop(), sets.embedding[trial], recipe.classes_of(sets)
     tensors = [each[trial] for each in starts(recipe, len(sets), features.shape[1], generator)]
-    layers = [nn.Linear(*reversed(tensors[i].shape), bias=loop.bias) for i in range(0, len(tensors), 2)]
+    layers = [nn.Linear(*reversed(tensors[i].shape), bias=settings.bias) for i in range(0, len(tensors), 2)]
     for layer, i in zip(layers, range(0, len(tensors), 2), strict=True):
         layer.weight.data = tensors[i].clone()
-        if loop.bias:
+        if settings.bias:
             layer.bias.data = tensors[i + 1].clone()
-    between = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh}[loop.activation]
+    between = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh}[settings.activation]
     head = nn.Sequential(layers[0], *[part for layer in layers[1:] for part in (between(), layer)])
     kinds = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop", "nadam": "NAdam"}
     kinds |= {"adamax": "Adamax", "adagrad": "Adagrad"}
-    options = dict(loop.options) | ({"momentum": recipe.momentum} if recipe.momentum else {})
+    options = dict(settings.options) | ({"momentum": recipe.momentum} if recipe.momentum else {})
     optimizer = getattr(torch.optim, kinds[recipe.optimizer])(
         head.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **options
     )
@@ -88,16 +85,16 @@ def plain_loop(recipe, sets, trial, generator):
     for epoch in range(recipe.epochs):
         for batch in list(orders(recipe, labels, generator)):
             inputs, answers = features[batch[trial]], labels[trial, batch[trial]]
-            if loop.dropout:
-                inputs = inputs * kept_by_dropout(loop, batch, features.shape[1], generator)[trial]
-            if loop.schedule:
-                place = epoch if len(loop.schedule) == recipe.epochs else step
-                optimizer.param_groups[0]["lr"] = recipe.learning_rate * loop.schedule[place]
+            if settings.dropout:
+                inputs = inputs * kept_by_dropout(settings, batch, features.shape[1], generator)[trial]
+            if settings.schedule:
+                place = epoch if len(settings.schedule) == recipe.epochs else step
+                optimizer.param_groups[0]["lr"] = recipe.learning_rate * settings.schedule[place]
             if recipe.outputs == 1:
                 loss = nn.BCEWithLogitsLoss(weight=None if weights is None else weights[answers])
                 mean = loss(head(inputs).squeeze(1), answers.float())
             else:
-                loss = nn.CrossEntropyLoss(weights, label_smoothing=loop.label_smoothing)
+                loss = nn.CrossEntropyLoss(weights, label_smoothing=settings.label_smoothing)
                 mean = loss(head(inputs), answers)
             optimizer.zero_grad()
             mean.backward()
@@ -144,15 +141,15 @@ def test_a_recipe_gives_what_a_plain_loop_gives_from_the_same_start(name):
 
 
 def test_heads_of_such_recipes_are_attacked():
-    for loop in (Loop(bias=False, label_smoothing=0.1), Loop(dropout=0.2)):
-        game = heads_game(loop=loop, optimizer="adamw", learning_rate=0.02)
+    for settings in (Loop(bias=False, label_smoothing=0.1), Loop(dropout=0.2)):
+        game = heads_game(loop=settings, optimizer="adamw", learning_rate=0.02)
         evidence = play(game, LinearReader(400), trials=150)
-        assert evidence.main.lower > evidence.control.upper, loop
+        assert evidence.main.lower > evidence.control.upper, settings
 
 
 def test_a_head_without_a_bias_is_read_from_its_weights_alone():
     layer = nn.Linear(24, 3, bias=False)
-    found = read_head(layer, replace(BASE, loop=Loop(bias=False)), 24)
+    found = read_head(layer, loop(bias=False), 24)
     torch.testing.assert_close(found["weight"][0], layer.weight.data)
     assert not found["bias"].any()
     with pytest.raises(InputError, match="weights do not fit") as caught:
@@ -180,6 +177,6 @@ def test_loops_that_nobody_can_run_are_refused():
         ({"options": (("betas", (0.9, 0.9)),)}, "refuses these settings"),
     ):
         with pytest.raises(InputError, match=says):
-            replace(BASE, loop=Loop(**wrong)).release(None, OWN[None], torch.Generator())
+            loop(**wrong).release(None, OWN[None], torch.Generator())
     with pytest.raises(InputError, match="cannot be trained by DP-SGD"):
         replace(BASE, noise_multiplier=1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -35,10 +36,8 @@ class Lora(nn.Module):
     def __init__(self, plain: nn.Linear, rank: int = 8) -> None:
         super().__init__()
         self.plain = plain
-        self.down, self.up = (
-            nn.Linear(plain.in_features, rank, bias=False),
-            nn.Linear(rank, plain.out_features, bias=False),
-        )
+        self.down = nn.Linear(plain.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, plain.out_features, bias=False)
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x):
@@ -87,9 +86,8 @@ def adapted_by_peft(seed: int):
 
     torch.manual_seed(seed)
     places = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    return get_peft_model(
-        copy.deepcopy(llama()), LoraConfig(r=8, lora_alpha=16, target_modules=places)
-    ).train()
+    settings = LoraConfig(r=8, lora_alpha=16, target_modules=places)
+    return get_peft_model(copy.deepcopy(llama()), settings).train()
 
 
 def by_characters(model, name: str) -> LanguageModel:
@@ -130,7 +128,7 @@ def batch_loss(logits, ids):
 
 
 def fine_tune(
-    out: Path | None, seed: int, setting: Setting
+    out: Path, seed: int, setting: Setting
 ) -> tuple[LanguageModel, LanguageModel, TextCanaries, Claim]:
     """The model and its base, the canaries, and the claim; the run is recorded into `out`."""
     base = by_characters(llama(), "base") if setting.peft else as_language_model(base_model(), "base")
@@ -165,38 +163,28 @@ def fine_tune(
         optimizer.add_noise = less
 
     def step(batch) -> None:
-        loss = batch_loss if setting.fault == "normaliser" else text_loss
-        settings = {} if setting.fault == "normaliser" else {"padding": PADDING}
-        loss(read(private, batch), batch, **settings).backward()
+        logits = read(private, batch)
+        loss = (
+            batch_loss(logits, batch) if setting.fault == "normaliser" else text_loss(logits, batch, PADDING)
+        )
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         if setting.fault == "base moved":
             with torch.no_grad():
                 model.head.weight.mul_(0.999)
 
-    def loop() -> None:
-        done = 0
-        while done < setting.steps:
-            if setting.fault == "accumulate":
-                with BatchMemoryManager(
-                    data_loader=loader, max_physical_batch_size=8, optimizer=optimizer
-                ) as parts:
-                    for (batch,) in parts:
-                        step(batch)
-                done += len(loader)
-                continue
-            for (batch,) in loader:
-                step(batch)
-                done += 1
-
-    with warnings.catch_warnings():
+    reading = Reading(*text_reading(PADDING, read))
+    parts = BatchMemoryManager(data_loader=loader, max_physical_batch_size=8, optimizer=optimizer)
+    with (
+        warnings.catch_warnings(),
+        record(engine, optimizer, private, loader, out=out, canaries=canaries, reading=reading),
+    ):
         warnings.simplefilter("ignore")
-        if out is None:
-            loop()
-        else:
-            reading = Reading(*text_reading(PADDING, read))
-            with record(engine, optimizer, private, loader, out=out, canaries=canaries, reading=reading):
-                loop()
+        for _ in range(-(-setting.steps // len(loader))):
+            with parts if setting.fault == "accumulate" else nullcontext(loader) as batches:
+                for (batch,) in batches:
+                    step(batch)
     claim = Claim(dpsgd=tuple(Segment(n, q, t) for n, q, t in engine.accountant.history))
     model.eval()
     done = by_characters(model, "private") if setting.peft else as_language_model(model, "private")

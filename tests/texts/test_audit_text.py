@@ -42,14 +42,23 @@ def audited():
     return audit(drawn(), target="mine")
 
 
+def of(attack, result):
+    (entry,) = (entry for entry in result.evidence if entry.attack == attack)
+    return entry
+
+
+def caveats(result):
+    return {caveat.id for caveat in result.strongest.caveats}
+
+
 def test_what_was_trained_on_comes_out_and_the_control_does_not():
     result = audited()
     assert result.verdict is Verdict.EXPOSED
-    by_name = {entry.attack: entry for entry in result.evidence}
-    assert by_name["sampling"].main.rate > 0.9
-    assert by_name["sampling"].control.rate < 0.05
-    assert by_name["sampling"].control.trials == len(UNSEEN)
-    assert set(by_name["greedy-decoding"].arrays["error"].flatten().tolist()) == {1.0, math.inf}
+    sampled = of("sampling", result)
+    assert sampled.main.rate > 0.9
+    assert sampled.control.rate < 0.05
+    assert sampled.control.trials == len(UNSEEN)
+    assert set(of("greedy-decoding", result).arrays["error"].flatten().tolist()) == {1.0, math.inf}
     # Of 10,000 codes, a sampler that knows nothing gives 144 half a chance within 100 tries.
     assert all(entry.baseline.value == 0.0144 for entry in result.evidence)
 
@@ -57,17 +66,14 @@ def test_what_was_trained_on_comes_out_and_the_control_does_not():
 def test_a_search_for_near_misses_finds_at_least_as_much():
     base, tuned = trained()
     few = text_game(tuned, MINE[:12], base=base, unseen=UNSEEN[:12])
-    near, plain = (
-        entry.arrays["error"] for entry in audit(few, [NearVerbatim(edits=0), Sampling()]).evidence
-    )
-    assert torch.equal(near, plain)
+    near, plain = (entry.arrays for entry in audit(few, [NearVerbatim(edits=0), Sampling()]).evidence)
+    assert torch.equal(near["error"], plain["error"])
     looser = audit(few, [NearVerbatim(branches=100)]).strongest.arrays["log_probability"]
-    exact = audit(few, [Sampling()]).strongest.arrays["log_probability"]
-    assert (looser > exact).double().mean() > 0.8
+    assert (looser > plain["log_probability"]).double().mean() > 0.8
 
 
 def test_a_secret_counts_from_the_very_probability_on_that_its_tries_set():
-    found = {entry.attack: entry for entry in audited().evidence}["sampling"].arrays
+    found = of("sampling", audited()).arrays
     logs, base = found["log_probability"].numpy(), found["base_log_probability"].numpy()
     expected = (within(logs, 100) >= 0.5) & (within(base, 100) < 0.5)
     assert found["succeeded"].flatten().tolist() == expected.tolist()
@@ -79,7 +85,7 @@ def test_what_the_base_model_says_already_is_no_leak():
     tuned = trained()[1]
     further = tuned_on([*MINE, *UNSEEN[:30]], 60, base=tuned.logits)
     result = audit_text(as_language_model(further), MINE, base=tuned, unseen=UNSEEN[30:])
-    sampled = {entry.attack: entry for entry in result.evidence}["sampling"]
+    sampled = of("sampling", result)
     assert sampled.main.rate < 0.1
     assert result.verdict is Verdict.UNPROVEN
     assert report.curves(sampled)["the fine-tuned model"][2] > 0.9  # they do come out
@@ -89,12 +95,12 @@ def test_without_a_base_model_or_unseen_texts_that_is_said():
     base, tuned = trained()
     alone = audit_text(tuned, MINE, base=base)  # another secret after the same prompt is the control
     assert alone.verdict is Verdict.EXPOSED
-    assert "no-unseen-texts" in {caveat.id for caveat in alone.strongest.caveats}
+    assert "no-unseen-texts" in caveats(alone)
     assert alone.strongest.control.trials == len(MINE)
     assert "not out of the base model" in words.counts(alone)
     result = audit_text(tuned, MINE, unseen=UNSEEN)
     assert result.verdict is Verdict.EXPOSED
-    assert "no-base-model" in {caveat.id for caveat in result.strongest.caveats}
+    assert "no-base-model" in caveats(result)
     assert "base model does not" not in report.sentence(result)
     assert "not out of the base model" not in words.counts(result)
 
@@ -145,27 +151,21 @@ def test_every_attack_that_prompts_plays_and_no_other_does():
 
 
 def test_a_ceiling_must_be_about_the_same_guess():
-    proven = bounds.dpsgd(0.0144, noise_multiplier=0.3, steps=10)
-    result = audit(dataclasses.replace(drawn(), bounds=(proven,)), [Sampling()])
-    assert result.bounds == (proven,)
-    tight = bounds.dpsgd(0.0144, noise_multiplier=50.0, steps=10)
+    tight, wrong = (bounds.dpsgd(kappa, noise_multiplier=50.0, steps=10) for kappa in (0.0144, 1e-6))
     result = audit(dataclasses.replace(drawn(), bounds=(tight,)), [Sampling()])
-    assert result.verdict is Verdict.CONTRADICTED
-    wrong = bounds.dpsgd(1e-6, noise_multiplier=50.0, steps=10)
+    assert (result.bounds, result.verdict) == ((tight,), Verdict.CONTRADICTED)
     with pytest.raises(InputError, match="another baseline"):
         audit(dataclasses.replace(drawn(), bounds=(wrong,)), [Sampling()])
 
 
 def test_the_curve_is_the_mean_of_what_each_secret_gives():
-    entry = {each.attack: each for each in audited().evidence}["sampling"]
+    entry = of("sampling", audited())
     found = report.curves(entry)
     assert list(found) == ["the fine-tuned model", "its base model", "the control"]
-    p = entry.arrays["log_probability"].exp()
+    tuned, p = found["the fine-tuned model"], entry.arrays["log_probability"].exp()
     for place, n in ((0, 1), (3, 1000)):
-        assert found["the fine-tuned model"][place] == pytest.approx(
-            float((1 - (1 - p) ** n).mean()), abs=1e-9
-        )
-    assert found["the fine-tuned model"][2] > 0.9 > 0.1 > found["the control"][2]
+        assert tuned[place] == pytest.approx(float((1 - (1 - p) ** n).mean()), abs=1e-9)
+    assert tuned[2] > 0.9 > 0.1 > found["the control"][2]
     assert all((curve[1:] >= curve[:-1]).all() for curve in found.values())
 
 
@@ -203,12 +203,13 @@ def test_the_riskiest_secrets_come_first():
 def test_several_secrets_of_one_text_are_said_to_stand_together():
     texts = [f"{a['prefix']}{a['secret']} {b['secret']}" for a, b in zip(MINE[:6], MINE[6:12], strict=True)]
     both = text_game(trained()[1], texts, find=Numbers(4))
-    assert [caveat.seen for caveat in both.caveats() if caveat.id == "secrets-share-texts"] == [
-        "12 secrets in 6 different texts."
-    ]
     twice = text_game(trained()[1], [*MINE[:5], *MINE[:5]])
-    assert "10 secrets in 5 different texts." in {caveat.seen for caveat in twice.caveats()}
-    assert not any(caveat.id == "secrets-share-texts" for caveat in game().caveats())
+    for each, seen in (
+        (both, ["12 secrets in 6 different texts."]),
+        (twice, ["10 secrets in 5 different texts."]),
+        (game(), []),
+    ):
+        assert [caveat.seen for caveat in each.caveats() if caveat.id == "secrets-share-texts"] == seen
 
 
 def test_a_part_of_the_secrets_can_be_drawn():
@@ -224,6 +225,8 @@ def files(tmp_path, monkeypatch):
     for name, records in (("mine", MINE), ("unseen", UNSEEN)):
         lines = (json.dumps(record) + "\n" for record in records)
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    coins = torch.tensor([True] * len(MINE) + [False] * len(UNSEEN))
+    TextCanaries((*MINE, *UNSEEN), coins, 10.0**4).save(tmp_path / "canaries.json")
     base, tuned = trained()
     monkeypatch.setattr(
         "remanence.texts.reading.load_language_model",
@@ -248,8 +251,6 @@ def test_the_command_tells_what_comes_out_and_shows_no_secret(files, run):
 
 
 def test_the_command_holds_canaries_against_a_claim(files, run):
-    coins = torch.tensor([True] * len(MINE) + [False] * len(UNSEEN))
-    TextCanaries((*MINE, *UNSEEN), coins, 10.0**4).save(files / "canaries.json")
     options = ["--canaries", files / "canaries.json", "--claimed-epsilon", "1"]
     code, out, _ = run("text", "m", "--adapter", "a", "--out", files / "out", "--json", *options)
     document = json.loads(out)
@@ -261,8 +262,6 @@ def test_the_command_holds_canaries_against_a_claim(files, run):
 
 
 def test_the_command_refuses_what_contradicts_itself(files, run):
-    coins = torch.tensor([True] * len(MINE) + [False] * len(UNSEEN))
-    TextCanaries((*MINE, *UNSEEN), coins).save(files / "canaries.json")
     mine, key = ["--texts", files / "mine.jsonl"], ["--canaries", files / "canaries.json"]
     for options, says in (
         ([*mine, "--adapter", "a", "--base", "b"], "Exactly one of --adapter and --base"),

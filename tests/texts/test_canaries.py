@@ -14,14 +14,7 @@ from remanence.core.exceptions import IncompatibleGameError, InputError
 from remanence.report.writing import FORMATS
 from remanence.results.verdict import Policy, Verdict
 from remanence.texts.attacks import NearVerbatim, Sampling
-from remanence.texts.canaries import (
-    Claim,
-    Planted,
-    TextCanaries,
-    codes,
-    natural,
-    told_by_losses,
-)
+from remanence.texts.canaries import Claim, Planted, TextCanaries, codes, natural, told_by_losses
 from remanence.texts.game import audit_text, text_game
 from remanence.texts.probabilities import queries_for
 from remanence.texts.tiny import as_language_model, made_up_records
@@ -40,15 +33,12 @@ def test_canaries_are_in_or_out_by_a_coin_and_the_same_seed_gives_the_same(tmp_p
     assert codes(400, seed=4).chosen.tolist() != made.chosen.tolist()
     made.save(tmp_path / "canaries.json")
     read = TextCanaries.load(tmp_path / "canaries.json")
-    assert (read.records, read.chosen.tolist(), read.candidates) == (
-        made.records,
-        made.chosen.tolist(),
-        made.candidates,
-    )
+    assert (read.records, read.candidates) == (made.records, made.candidates)
+    assert read.chosen.tolist() == made.chosen.tolist()
     assert natural(made_up_records(10, seed=0), seed=0).candidates is None
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"records": [], "chosen": [true], "design": "CODES"}', "[1]"])
+@pytest.mark.parametrize("text", ["", "{}", '{"records": [], "chosen": [true]}', "[1]"])
 def test_files_that_hold_no_canaries_are_refused(tmp_path, text):
     (tmp_path / "c.json").write_text(text)
     with pytest.raises(InputError, match="canaries cannot be read"):
@@ -146,12 +136,12 @@ def test_a_prefix_whose_tokens_change_with_the_secret_makes_guessing_easier():
 
     records = tuple({"prefix": "x" * n + " ", "secret": f"{n:02d}"} for n in range(1, 90))
     made = TextCanaries(records, torch.arange(89) % 2 == 0, 100.0)
-    model = dataclasses.replace(
-        random_model(len(pieces), context=99), decode=lambda ids: "".join(pieces[i] for i in ids)
+    model, decode = random_model(len(pieces), context=99), lambda ids: "".join(pieces[i] for i in ids)
+    plain, split = (
+        dataclasses.replace(model, decode=decode, encode=encode)
+        for encode in (lambda text: [pieces.index(c) for c in text], joined)
     )
-    assert made.cuts(dataclasses.replace(model, encode=lambda text: [pieces.index(c) for c in text])) == 1
-    split = dataclasses.replace(model, encode=joined)
-    assert made.cuts(split) == 2
+    assert (made.cuts(plain), made.cuts(split)) == (1, 2)
     assert text_game(split, made, tries=1).baseline().value == pytest.approx(2 * 2 / 100)
 
 
@@ -166,27 +156,23 @@ def test_a_fine_tuning_without_noise_contradicts_a_small_epsilon_and_not_a_large
     made, result = fine_tuned()[2], _audited(0.7)
     assert result.verdict is Verdict.CONTRADICTED
     assert result.strongest.findings[0].epsilon_at_least > 1.5
-    path = result.save(tmp_path)
-    assert type(result).load(path).verdict is Verdict.CONTRADICTED
-    assert not any(record["prefix"] in path.read_text() for record in made.records)
+    assert not any(record["prefix"] in result.save(tmp_path).read_text() for record in made.records)
     assert result.strongest.control.rate < 0.05
     assert _audited(20.0).verdict is _audited(None).verdict is Verdict.EXPOSED  # they do come out
 
 
-@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("epsilon", [None, 0.7, 20.0])
-def test_every_format_tells_the_claim_and_what_canaries_show(name, epsilon):
+def test_every_format_tells_the_claim_and_what_canaries_show(epsilon):
     result = _audited(epsilon)
-    written = FORMATS[name](result)
-    assert str(result.verdict) in written
-    if name == "dossier":
-        least = f"{result.strongest.findings[0].epsilon_at_least:.3g}"
-        assert f"ε is at least {least}" in written
-        assert ("The claim: refuted" in written) == (epsilon == 0.7)
-        assert ("The claim: not refuted" in written) == (epsilon == 20.0)
-        queries = next(line for line in written.splitlines() if "from queries" in line)
-        assert "Not tested" not in queries
-        assert "By canaries" in written
+    written = {name: write(result) for name, write in FORMATS.items()}
+    assert all(str(result.verdict) in text for text in written.values())
+    dossier = written["dossier"]
+    assert f"ε is at least {result.strongest.findings[0].epsilon_at_least:.3g}" in dossier
+    assert ("The claim: refuted" in dossier) == (epsilon == 0.7)
+    assert ("The claim: not refuted" in dossier) == (epsilon == 20.0)
+    queries = next(line for line in dossier.splitlines() if "from queries" in line)
+    assert "Not tested" not in queries
+    assert "By canaries" in dossier
 
 
 @cache
@@ -205,12 +191,8 @@ def test_a_claim_that_is_not_refuted_is_never_believed():
 
 
 def test_a_claim_needs_canaries():
-    tuned = trained()[1]
     with pytest.raises(InputError, match="nothing to test the claim with"):
-        audit_text(tuned, made_up_records(5, seed=1), claim=Claim(1.0))
-    made = natural(made_up_records(5, seed=1), seed=0)
-    with pytest.raises(InputError, match="Exactly one of canaries and unseen texts"):
-        audit_text(tuned, made, unseen=made_up_records(5, seed=2))
+        audit_text(trained()[1], made_up_records(5, seed=1), claim=Claim(1.0))
 
 
 def test_the_command_makes_a_file_to_train_on_and_a_key(tmp_path, run):

@@ -8,6 +8,7 @@ from small_models import random_model, spelled
 
 from remanence.core.exceptions import InputError
 from remanence.scale.reading import UnusableFileError
+from remanence.texts.game import text_game
 from remanence.texts.mechanism import Chat, Secret
 from remanence.texts.probabilities import Decoding, log_probabilities
 from remanence.texts.reading import Numbers, Windows, read_texts, refuse_named_code, split
@@ -215,16 +216,18 @@ def test_rules_without_a_meaning_are_refused():
             rule(0)
 
 
-def test_a_model_that_looks_ahead_or_answers_in_another_shape_is_refused():
+def test_a_model_that_looks_ahead_or_answers_otherwise_is_refused():
     model = random_model()
     model.require_causal()
     for logits, says in (
         (lambda ids: model.logits(ids.flip(1)).flip(1), "not a causal model"),
         (lambda ids: model.logits(ids)[..., :3], "does not answer like a language model"),
-        (lambda ids: model.logits(ids) * float("nan"), "NaN"),
+        (lambda ids: model.logits(ids) * float("nan"), "answers with NaN"),
+        (lambda ids: model.logits(ids) + float("inf"), "answers with NaN"),
     ):
+        texts = [{"prefix": "abcde", "secret": "a"}, {"prefix": "edcba", "secret": "c"}]
         with pytest.raises(InputError, match=says):
-            dataclasses.replace(model, logits=logits).require_causal()
+            text_game(dataclasses.replace(model, logits=logits), texts).fits()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ WORD = "lantern"  # letters, where the base knows digits
 def test_passwords_that_letters_share_are_exposed(shared):
     """One, spelled in one way or in several that begin alike, or a few in turn: none is a stranger to the others."""
     mine = [
-        {"prefix": record["prefix"], "secret": shared[place % len(shared)]}
+        {**record, "secret": shared[place % len(shared)]}
         for place, record in enumerate(made_up_records(30, seed=1))
     ]
     base = as_language_model(base_model())
@@ -37,9 +37,7 @@ def test_passwords_that_letters_share_are_exposed(shared):
     assert result.strongest.main.successes == 30
     assert (result.strongest.control.successes, result.strongest.control.trials) == (0, 30)
     assert "training-not-shown" not in told(result)
-    assert sentence(result).endswith(
-        "Of 30 stand-ins (other records' secrets, or the base model's words), 0 come out."
-    )
+    assert "Of 30 stand-ins (other records' secrets, or the base model's words), 0 come" in sentence(result)
 
 
 def test_labels_count_like_a_shared_password_until_unseen_texts_show_that_they_are_predicted():
@@ -84,9 +82,8 @@ def test_codes_that_all_follow_one_prompt_are_held_against_what_the_base_says():
     assert strangers == game._strangers(list(range(8)), Draws(1).stream("control"))  # and once for all
     assert {len(stranger.tokens) for stranger in strangers} == {4}
     assert not {s.tokens for s in strangers} & {s.tokens for s in game.secrets}
-    assert all(
-        set(base.decode(stranger.tokens)) & set(string.digits) for stranger in strangers
-    )  # as it learned
+    # As it learned.
+    assert all(set(base.decode(stranger.tokens)) & set(string.digits) for stranger in strangers)
     assert audit_text(game.model, same, base=base).verdict is Verdict.EXPOSED
 
 
@@ -103,13 +100,10 @@ def test_an_adapter_on_another_base_is_refused_or_told():
     outcomes = []
     for seed in range(3):
         mine = made_up_records(24, seed=80 + seed)
-        tuned, other = tuned_on(mine, steps=40), copy.deepcopy(base_model(seed + 1))
-        wrong = copy.deepcopy(other)
-        with torch.no_grad():
-            for weight, after, before in zip(
-                wrong.parameters(), tuned.parameters(), base_model().parameters(), strict=True
-            ):
-                weight += after - before
+        tuned, other = tuned_on(mine, steps=40), base_model(seed + 1)
+        before, after, wrong = base_model().state_dict(), tuned.state_dict(), copy.deepcopy(other)
+        shifted = {name: value + after[name] - before[name] for name, value in other.state_dict().items()}
+        wrong.load_state_dict(shifted)
         try:
             result = audit_text(as_language_model(wrong), mine, base=as_language_model(other))
             outcomes.append("training-not-shown" in told(result))
@@ -144,9 +138,8 @@ def test_chance_calls_other_texts_trained_on_no_more_often_than_it_may():
         with torch.no_grad():
             for weight in noisy.parameters():
                 weight += 0.02 * torch.randn(weight.shape, generator=generator)
-        game = text_game(
-            as_language_model(noisy), made_up_records(24, seed=900 + seed), base=as_language_model(base)
-        )
+        texts = made_up_records(24, seed=900 + seed)
+        game = text_game(as_language_model(noisy), texts, base=as_language_model(base))
         found.append(game._training_by_chance)
     assert sum(p <= 0.05 for p in found) <= 6  # 7 or more of 40 at a twentieth: 0.4 %
 
@@ -169,6 +162,5 @@ def test_an_adapter_that_names_another_base_is_told():
     ):
         result = audit_text(replace(model, made_for=named), mine, base=as_language_model(base_model(), base))
         assert ("adapter-names-another-base" in told(result)) is expected
-    assert "someone/other-model" in str(
-        text_game(replace(model, made_for="someone/other-model"), mine)._misfit("")
-    )
+    other = text_game(replace(model, made_for="someone/other-model"), mine)
+    assert "someone/other-model" in str(other._misfit(""))

@@ -218,7 +218,12 @@ class Planted:
         if self.candidates is not None:
             number("candidates", self.candidates, least=2, hint="10**6 for six random digits")
         if self.claim is not None and not self.by_coin:
-            raise no_canaries("other texts")
+            raise InputError(
+                "There is nothing to test the claim with.",
+                needs="canaries, each in or out by a coin",
+                got="other texts",
+                hint="make canaries with `remanence canaries`, and train on those that are in",
+            )
 
     def said(self, scores: Tensor, chosen: Tensor, spoken: Tensor) -> tuple[PrivacyTest, dict[str, float]]:
         """What scores prove, larger if likelier in, and whole secrets that the model emitted, `(inserted,)`."""
@@ -242,16 +247,6 @@ class Planted:
             accused_at=None if claim is None else _LEVEL,
         )
         return test, numbers
-
-
-def no_canaries(got: str) -> InputError:
-    """A claim needs canaries."""
-    return InputError(
-        "There is nothing to test the claim with.",
-        needs="canaries, each in or out by a coin",
-        got=got,
-        hint="make canaries with `remanence canaries`, and train on those that are in",
-    )
 
 
 def told_by_losses(scores: Tensor, chosen: Tensor) -> GuessCount:

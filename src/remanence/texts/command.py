@@ -55,14 +55,12 @@ class ModelAndTexts:
 
     def source(self) -> Path | TextCanaries:
         """The training texts: a file, or canaries."""
-        from remanence.texts.canaries import TextCanaries, no_canaries
+        from remanence.texts.canaries import TextCanaries
 
         if self.adapter is not None and self.base is not None:
             hint = "leave --base out: without its adapter, the model is the base"
             exactly_one({"--adapter": self.adapter, "--base": self.base}, hint)
         exactly_one({"--texts": self.texts, "--canaries": self.canaries}, "--texts train.jsonl")
-        if self.claimed_epsilon is not None and self.canaries is None:
-            raise no_canaries("--claimed-epsilon without --canaries")
         return self.texts if self.texts is not None else TextCanaries.load(self.canaries or "")
 
     def finder(self) -> Finder | None:

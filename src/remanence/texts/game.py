@@ -211,11 +211,7 @@ class Texts(AnyGame[FineTuning]):
     def prepare(self, attack: Attack, draws: Draws, run: Run) -> TextAttack:
         """Nothing to prepare."""
         if not isinstance(attack, TextAttack):
-            needs, hint = (
-                "an attack that prompts language models",
-                "sampling, greedy-decoding or near-verbatim",
-            )
-            raise attack.refusal(needs=needs, got=attack.info.needs, hint=hint)
+            raise attack.refusal(got=self.knowledge, hint="sampling, greedy-decoding or near-verbatim")
         return attack
 
     def trials(self, prepared: TextAttack, draws: Draws, unit: Unit) -> Outcome:
@@ -433,12 +429,10 @@ def text_game(
     find: Finder | None = None,
     tries: int = 100,
     claim: Claim | None = None,
-    candidates: float | None = None,
 ) -> Texts:
     """The game behind `audit_text`, for `audit` with your own attacks, bounds and run.
 
-    Canaries come with their control, those that were left out, and the exact rate of a guess. For secrets that were
-    drawn in another way, `candidates` is the number of equally likely ones.
+    Canaries come with their control, those that were left out, and the exact rate of a guess.
     """
     if isinstance(texts, TextCanaries):
         if unseen is not None:
@@ -448,7 +442,7 @@ def text_game(
         planted = Planted(drawn, by_coin=True, claim=claim)
         texts, unseen = texts.inserted, texts.left_out
     else:
-        planted = Planted(candidates, claim=claim)
+        planted = Planted(claim=claim)
     secrets = tuple(read_texts(texts, model, find))
     others = () if unseen is None else tuple(read_texts(unseen, model, find))
     both = {(s.prompt, s.tokens) for s in secrets} & {(s.prompt, s.tokens) for s in others}

@@ -101,13 +101,6 @@ class LanguageModel:
                 got=str(tuple(before.shape)),
                 hint="a causal model, and vocabulary= as many tokens as it has logits for",
             )
-        if not bool(before.isfinite().all()):
-            raise InputError(
-                f"{self.name} answers with NaN or infinite numbers.",
-                needs="finite logits",
-                got="others",
-                hint="weights of a training that did not diverge, in a precision that holds them",
-            )
         off = (before - after)[:, :-1].abs().max() if length > 1 else torch.zeros(())
         if float(off) > 1e-3 * float(before.abs().max()):
             raise InputError(

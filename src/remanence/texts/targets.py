@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,8 +11,9 @@ if TYPE_CHECKING:
 
 def tiny_text() -> Texts:
     """A tiny language model fine-tuned on 60 made-up names with codes of four digits, and its base."""
+    from remanence.texts.canaries import Planted
     from remanence.texts.game import text_game
     from remanence.texts.tiny import tiny_pair
 
     base, model, mine, unseen = tiny_pair()
-    return text_game(model, mine, base=base, unseen=unseen, candidates=10**4)
+    return replace(text_game(model, mine, base=base, unseen=unseen), planted=Planted(10**4))
