@@ -97,9 +97,11 @@ def _same(first: Records, second: Records) -> bool:
 
 
 def close(first: Records, second: Records) -> bool:
-    """Equal up to the order of summation, which differs between a batch and a single trial."""
-    allowed = max(1e-6, 32 * torch.finfo(second.features.dtype).eps) * second.features.norm()
-    return bool((first.features - second.features).norm() <= allowed) and torch.allclose(
+    """Equal up to the order of summation, which differs between a batch and a single trial; NaN equals NaN."""
+    allowed = max(1e-6, 32 * torch.finfo(second.features.dtype).eps) * second.features.nan_to_num().norm()
+    unclaimed = first.features.isnan() & second.features.isnan()
+    off = (first.features - second.features).masked_fill(unclaimed, 0.0)
+    return bool(off.norm() <= allowed) and torch.allclose(
         first.labels.double(), second.labels.double(), rtol=1e-6, equal_nan=True
     )
 

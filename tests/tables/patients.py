@@ -10,6 +10,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from remanence import audit
 from remanence.tables.attacks import WholeObject
 from remanence.tables.single_columns import Columns
+from remanence.tables.sklearn import table_game
 
 
 def patients(count: int = 120, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
@@ -32,6 +33,11 @@ def prepared(model, imputer=None):
     numbers = make_pipeline(imputer or SimpleImputer(strategy="median"), StandardScaler())
     columns = [("numbers", numbers, ["age", "income", "bmi"]), ("words", OneHotEncoder(), ["sex", "region"])]
     return make_pipeline(ColumnTransformer(columns), model)
+
+
+def game_of(model, table, labels=None):
+    """The game of a model that is fitted on this very table."""
+    return table_game(model.fit(table, labels), table, labels)
 
 
 def parts(evidence):

@@ -3,17 +3,18 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from conftest import Playing
 from remanence import ClosedForm, audit
 from remanence.core import records as data_records
-from remanence.core.attack import Attack, ExposesInParts, Reconstruction
+from remanence.core.attack import ExposesInParts, Reconstruction
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.tables import game as game_module
@@ -58,24 +59,21 @@ def test_a_table_is_not_copied():
     assert growth < 8
 
 
-def tables():
+@pytest.fixture(params=["ridge", "balanced", "without an intercept"])
+def game(request):
     draw = np.random.default_rng(0)
     table = draw.normal(3, 2, (120, 4))
     numbers = table @ np.arange(4) + draw.normal(size=120)
     classes = (numbers > numbers.mean()).astype(int)
-    exact = {"tol": 1e-12, "max_iter": 10_000}
-    yield "ridge", Ridge().fit(table, numbers), table, numbers
-    balanced = LogisticRegression(class_weight="balanced", **exact).fit(table, classes)
-    yield "balanced", balanced, table, classes
-    without = LogisticRegression(fit_intercept=False, **exact).fit(table, classes)
-    yield "no intercept", without, table, classes
+    if request.param == "ridge":
+        return leave_one_out(Ridge().fit(table, numbers), table, numbers)
+    balanced = request.param == "balanced"
+    settings = {"class_weight": "balanced"} if balanced else {"fit_intercept": False}
+    model = LogisticRegression(tol=1e-12, max_iter=10_000, **settings)
+    return leave_one_out(model.fit(table, classes), table, classes)
 
 
-@pytest.mark.parametrize(
-    ("model", "table", "labels"), [each[1:] for each in tables()], ids=[t[0] for t in tables()]
-)
-def test_in_parts_the_same_is_found_as_at_once(model, table, labels, monkeypatch):
-    game = leave_one_out(model, table, labels)
+def test_in_parts_the_same_is_found_as_at_once(game, monkeypatch):
     whole = audit(game)
     for module, name in (
         (optimality, "_ROWS_SUMMED"),
@@ -90,35 +88,26 @@ def test_in_parts_the_same_is_found_as_at_once(model, table, labels, monkeypatch
     parts = audit(game)
     assert parts.subject == whole.subject
     for one, other in zip(whole.evidence, parts.evidence, strict=True):
-        assert one.main == other.main
-        assert one.control == other.control
+        assert (one.main, one.control) == (other.main, other.control)
         assert one.arrays.keys() == other.arrays.keys()
         found = one.arrays["succeeded"][:, 0]
         assert found.sum() > 60
         assert torch.equal(found, other.arrays["succeeded"][:, 0])
-        close = torch.allclose(one.arrays["error"][found], other.arrays["error"][found], atol=1e-5)
-        assert close
+        assert torch.allclose(one.arrays["error"][found], other.arrays["error"][found], atol=1e-5)
 
 
 @dataclass(frozen=True)
-class Peeking(ExposesInParts, Attack):
+class Peeking(ExposesInParts, Playing):
     """Finds the record that it looks at."""
 
-    info: ClassVar = ClosedForm.info
-
-    def check(self, knowledge):
-        pass
-
-    def prepare(self, knowledge, generator):
-        return ClosedForm().prepare(knowledge, generator)
+    made: Callable = ClosedForm().prepare
 
     def exposer(self, mechanism, data, release):
         return lambda places: Reconstruction(data.take(places)[:, None])
 
 
-def test_an_attack_on_a_large_table_may_not_look_at_the_record_in_question(monkeypatch):
-    _, model, table, labels = next(tables())
-    game = leave_one_out(model, table, labels)
+@pytest.mark.parametrize("game", ["ridge"], indirect=True)
+def test_an_attack_on_a_large_table_may_not_look_at_the_record_in_question(game, monkeypatch):
     monkeypatch.setattr(game_module, "NUMBERS_AT_ONCE", 4 * 11)
     monkeypatch.setattr(game_module, "_COPIED", 2)
     assert audit(game, [ClosedForm()]).strongest.main.rate > 0.9

@@ -83,21 +83,21 @@ def show_table(
     cells = {name: frame[name].astype(object).where(frame[name].notna(), "(empty)") for name in by if name}
     limit = game.criterion.threshold
     groups = {name: group_findings(result, column.to_numpy(), limit) for name, column in cells.items()}
-    model, held, columns = game.mechanism, [], []
-    if isinstance(model, FittedModel):
-        plans = (plan for _, plan in model.fitting.plans if isinstance(plan, StoredRows))
-        held = [{"path": plan.path, "rows": plan.count} for plan in plans]
-        columns = column_findings(result, model)
+    assert isinstance(game, LeaveOneOut)
+    model = game.mechanism
+    assert isinstance(model, FittedModel)
+    plans = (plan for _, plan in model.fitting.plans if isinstance(plan, StoredRows))
+    held = [{"path": plan.path, "rows": plan.count} for plan in plans]
+    columns = column_findings(result, model)
     document = {"columns": columns, "by": groups, "stored_rows": held}
     write_files(folder, {"columns.json": (json.dumps(document, indent=2) + "\n").encode()})
     out = console()
     for entry in held:
         out.print(f"{entry['path']} holds {entry['rows']} rows of the table verbatim.", highlight=False)
-    if columns:
-        shown = Table("column", "kind", "came back", "by a guess", title="Whose values came back")
-        for row in columns:
-            shown.add_row(plain(row["column"]), row["kind"], _rate(row), f"{row['guess'] * 1000:.0f} in 1000")
-        out.print(shown)
+    shown = Table("column", "kind", "came back", "by a guess", title="Whose values came back")
+    for row in columns:
+        shown.add_row(plain(row["column"]), row["kind"], _rate(row), f"{row['guess'] * 1000:.0f} in 1000")
+    out.print(shown)
     for name, found in groups.items():
         names = [plain(each["column"]) for each in found[0]["columns"]]
         table = Table(plain(name), "whole rows", *names, title=f"Came back, by {plain(name)}")
@@ -105,9 +105,9 @@ def show_table(
             by_column = (str(each["recovered"]) for each in row["columns"])
             table.add_row(plain(row["group"]), _rate(row), *by_column)
         out.print(table)
-    if rows and isinstance(game, LeaveOneOut) and game.release and isinstance(model, FittedModel):
-        told = write_rows(model, game.data, game.release, folder)
-        out.print(f"Rows, for your eyes only: {told}", highlight=False, soft_wrap=True)
+    if rows and game.release:
+        written = write_rows(model, game.data, game.release, folder)
+        out.print(f"Rows, for your eyes only: {written}", highlight=False, soft_wrap=True)
 
 
 def _rate(row: dict[str, Any]) -> str:

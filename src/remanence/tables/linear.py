@@ -147,6 +147,9 @@ def _setting(model: Any, name: str, otherwise: float = 0.0) -> float:
     return float(found[0] or 0.0) if len(found) else 0.0
 
 
+_L1 = (linear.ElasticNet, linear.LassoCV, linear.LassoLars, linear.LassoLarsCV, linear.ElasticNetCV)
+
+
 def _least_squares(model: Any, total: float) -> GLM:
     """LinearRegression and Ridge minimise a sum, Lasso and ElasticNet a mean; all halve the square."""
     ridge = lasso = 0.0
@@ -154,7 +157,7 @@ def _least_squares(model: Any, total: float) -> GLM:
         ridge = float(model.lambda_ / model.alpha_)
     elif isinstance(model, linear.Ridge | linear.RidgeCV):
         ridge = _setting(model, "alpha")
-    elif not isinstance(model, linear.LinearRegression):
+    elif isinstance(model, _L1):
         alpha, ratio = total * _setting(model, "alpha"), _setting(model, "l1_ratio", 1.0)
         ridge, lasso = alpha * (1 - ratio), alpha * ratio
     return GLM(
@@ -199,20 +202,7 @@ _DESCRIPTIONS: tuple[tuple[Any, Callable[[Any, float], GLM]], ...] = (
     (linear.LogisticRegression, _logistic),  # and LogisticRegressionCV, which derives from it
     ((linear.RidgeClassifier, linear.RidgeClassifierCV), _indicators),
     ((linear.PoissonRegressor, linear.GammaRegressor, linear.TweedieRegressor), _tweedie),
-    (
-        (
-            linear.LinearRegression,
-            linear.Ridge,
-            linear.RidgeCV,
-            linear.BayesianRidge,
-            linear.ElasticNet,
-            linear.LassoCV,
-            linear.LassoLars,
-            linear.LassoLarsCV,
-            linear.ElasticNetCV,
-        ),
-        _least_squares,
-    ),
+    ((linear.LinearRegression, linear.Ridge, linear.RidgeCV, linear.BayesianRidge, *_L1), _least_squares),
 )
 
 

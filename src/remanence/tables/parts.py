@@ -234,12 +234,8 @@ def _members_of(part: Part) -> list[Part] | None:
         coder = getattr(estimator, "_label_encoder", getattr(estimator, "le_", None))
         seen = labels if labels is None or coder is None else coder.transform(labels)
         back = None if coder is None else lambda codes: coder.inverse_transform(codes.astype(int))
-        named = estimator.named_estimators_.items()
-        return [
-            part.member(name, member, seen, weights, back=back)
-            for name, member in named
-            if not is_a(member, str)
-        ]
+        named = ((name, held) for name, held in estimator.named_estimators_.items() if not is_a(held, str))
+        return [part.member(name, held, seen, weights, back=back) for name, held in named]
     if is_a(estimator, CalibratedClassifierCV):
         (first, *others), name = estimator.calibrated_classifiers_, "calibrated_classifiers_[0]"
         # Of several, the labels decide which rows each saw.
@@ -288,12 +284,9 @@ def _one_against_rest(part: Part) -> list[Part]:
 
 
 # Wrappers whose one member was fitted on the whole table, not on columns or rows that the wrapper chose.
-_SAW_ALL = {
-    "FrozenEstimator": "estimator",
-    "SelectFromModel": "estimator_",
-    "FixedThresholdClassifier": "estimator_",
-    "TunedThresholdClassifierCV": "estimator_",
-}
+_SAW_ALL = {"FrozenEstimator": "estimator"} | dict.fromkeys(
+    ("SelectFromModel", "FixedThresholdClassifier", "TunedThresholdClassifierCV"), "estimator_"
+)
 
 
 def _bagged(part: Part) -> list[Part] | None:
@@ -306,12 +299,11 @@ def _bagged(part: Part) -> list[Part] | None:
     back, found = None if classes is None else _names(classes), []
     drawn = zip(bag.estimators_, bag.estimators_samples_, bag.estimators_features_, strict=True)
     for number, (member, rows, columns) in enumerate(drawn):
-        how: dict[str, Any] = {"columns": columns, "back": back}
-        if has_fit_parameter(member, "sample_weight"):
-            times = np.bincount(rows, minlength=len(labels)).astype(np.float64)
-            found.append(part.member(str(number), member, labels, times, drawn=True, **how))
-        else:
-            found.append(part.member(str(number), member, labels[rows], rows=rows, **how))
+        counted = has_fit_parameter(member, "sample_weight")
+        times = np.bincount(rows, minlength=len(labels)).astype(np.float64) if counted else None
+        own, seen = (labels, None) if counted else (labels[rows], rows)
+        saw = {"rows": seen, "columns": columns, "back": back, "drawn": counted}
+        found.append(part.member(str(number), member, own, times, **saw))
     return found
 
 

@@ -130,10 +130,8 @@ def _implied_labels(model: Any) -> list[np.ndarray]:
     if isinstance(model, GaussianProcessRegressor):
         return [np.ravel(np.asarray(model.y_train_) * model._y_train_std + model._y_train_mean)]
     if isinstance(model, KernelRidge) and np.ndim(model.alpha) == 0:
-        fitted: Any = model
-        return [
-            np.ravel(fitted._get_kernel(fitted.X_fit_) @ fitted.dual_coef_ + fitted.alpha * fitted.dual_coef_)
-        ]
+        kernel: Any = model._get_kernel(model.X_fit_)
+        return [np.ravel(kernel @ model.dual_coef_ + model.alpha * model.dual_coef_)]
     return []
 
 

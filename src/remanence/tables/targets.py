@@ -11,15 +11,12 @@ if TYPE_CHECKING:
     from remanence.core.records import Records
     from remanence.game import Game
     from remanence.tables.game import LeaveOneOut
-    from remanence.tables.glm.families import Family
     from remanence.tables.glm.model import GLM
 
 
 def breast_cancer_logistic() -> LeaveOneOut[GLM]:
     """Logistic regression at its exact optimum (569 patients, standardised, C = 0.01)."""
-    from remanence.tables.glm.families import Logistic
-
-    return _exact(Logistic(), 100.0, _standardised("breast_cancer"), column_names("breast_cancer"))
+    return _exact(_standardised("breast_cancer"), 100.0, column_names("breast_cancer"))
 
 
 def breast_cancer_sloppy() -> LeaveOneOut:
@@ -31,9 +28,7 @@ def breast_cancer_sloppy() -> LeaveOneOut:
 
 def digits_logistic() -> LeaveOneOut[GLM]:
     """Ten-class logistic regression on 1,797 pictures of digits, pixels in [0, 1]."""
-    from remanence.tables.glm.families import Multinomial
-
-    return _exact(Multinomial(10), 1.0, example("digits", scale=16.0))
+    return _exact(example("digits", scale=16.0), 1.0)
 
 
 def diabetes_ridge() -> LeaveOneOut:
@@ -65,13 +60,15 @@ def diabetes_shortlist() -> Game:
     return Game(mechanism, FinitePrior(data[:20]), data[20:], criterion)
 
 
-def _exact(family: Family, penalty: float, data: Records, columns: tuple[str, ...] = ()) -> LeaveOneOut[GLM]:
+def _exact(data: Records, penalty: float, columns: tuple[str, ...] = ()) -> LeaveOneOut[GLM]:
     from remanence.core.errors import Criterion, relative_error
     from remanence.tables.game import LeaveOneOut
+    from remanence.tables.glm.families import Logistic, Multinomial
     from remanence.tables.glm.model import GLM
 
-    criterion = Criterion(relative_error(), label_scale=1.0)
-    return LeaveOneOut(GLM(family, penalty=penalty), data, criterion, columns=columns)
+    classes, criterion = int(data.labels.max()) + 1, Criterion(relative_error(), label_scale=1.0)
+    mechanism = GLM(Logistic() if classes == 2 else Multinomial(classes), penalty=penalty)
+    return LeaveOneOut(mechanism, data, criterion, columns=columns)
 
 
 def _fitted(estimator: Any, name: str, data: Records) -> LeaveOneOut:
