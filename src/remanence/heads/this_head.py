@@ -191,13 +191,13 @@ class ThisHead(Finding):
             found.append(replace(SIMILAR_PICTURES, seen=seen))
         return found
 
-    def pictures(self, error: float = 1 - CONFIDENCE) -> list[PictureExposure]:
-        """Every class, the closest first; `error` is the share of finds that may be there by chance."""
+    def pictures(self) -> list[PictureExposure]:
+        """Every class, the closest first."""
         found = [
             PictureExposure(label, place, off, off <= float(self.threshold), SuccessRate(close, public), own)
             for label, place, off, close, public, own in (row.values() for row in self._rows())
         ]
-        share = error / len(found)
+        share = (1 - CONFIDENCE) / len(found)  # of the finds that may be there by chance
         chances = sorted(picture.by_chance for picture in found if picture.succeeded)
         passed = max((n for n, chance in enumerate(chances, 1) if chance <= n * share * _ROUNDING), default=0)
         first = sum(picture.succeeded and picture.as_close.successes == 0 for picture in found)

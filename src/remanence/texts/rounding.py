@@ -35,7 +35,6 @@ def rounded_log_probabilities(
     temperature: float = 1.0,
     *,
     checked: int = 64,
-    seed: int = 0,
 ) -> RoundedOdds:
     """The log-probabilities of a model that computes in bfloat16, in brackets that contain the exact ones.
 
@@ -46,7 +45,7 @@ def rounded_log_probabilities(
     docs/method/texts.md says why twice is enough.
     """
     number("temperature", temperature, above=0, hint="1.0; greedy decoding has no bracket")
-    chosen = torch.randperm(len(secrets), generator=torch.Generator().manual_seed(seed))
+    chosen = torch.randperm(len(secrets), generator=torch.Generator().manual_seed(0))
     some = [secrets[place] for place in chosen[: whole("checked", checked)].tolist()]
     spread = 2 * _largest_spread(coarse, exact, some) / temperature
     ends = torch.zeros(3, len(secrets), dtype=torch.float64, device=coarse.device)
