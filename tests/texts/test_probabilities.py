@@ -18,6 +18,7 @@ from remanence.texts.game import Texts
 from remanence.texts.mechanism import Secret
 from remanence.texts.probabilities import GREEDY, Decoding, log_probabilities, queries_for, within
 from remanence.texts.reading import read_texts
+from remanence.texts.rounding import rounded_log_probabilities
 
 DECODINGS = [Decoding(), GREEDY, Decoding(0.7), Decoding(top_k=2), Decoding(top_p=0.7), Decoding(1.5, 4, 0.9)]
 
@@ -134,7 +135,11 @@ def test_reading_takes_no_more_operations_for_more_texts():
         unit = Unit(0, count, torch.arange(count))
         return operations(lambda: game.trials(Sampling(), Draws(0), unit))
 
+    def rounded(count):
+        return operations(lambda: rounded_log_probabilities(model, model, secrets[:count], checked=8))
+
     assert read(10) == read(500) <= 100
+    assert rounded(10) == rounded(500) <= 200
     assert played(10) == played(250) <= 400
 
 

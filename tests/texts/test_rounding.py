@@ -1,4 +1,4 @@
-"""Odds in bfloat16: the stated bracket covers the float64 value, and reading takes no operations per text."""
+"""Odds in bfloat16: the stated bracket covers the float64 value."""
 
 import copy
 import math
@@ -8,9 +8,7 @@ from functools import cache
 import pytest
 import torch
 
-from operations import operations
 from remanence.core.exceptions import InputError
-from remanence.texts.mechanism import Secret
 from remanence.texts.probabilities import Decoding, log_probabilities
 from remanence.texts.reading import read_texts
 from remanence.texts.rounding import in_bfloat16, rounded_log_probabilities
@@ -87,15 +85,3 @@ def test_greedy_decoding_has_no_bracket():
     coarse, single, _ = precisions()
     with pytest.raises(InputError, match="temperature"):
         rounded_log_probabilities(coarse, single, read_texts(RECORDS[:2], single), 0.0)
-
-
-def test_reading_takes_no_more_operations_for_more_texts():
-    _, model, _ = precisions()
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randint(1, 40, (500, 20), generator=generator).tolist()
-    secrets = [Secret(tuple(row[:12]), tuple(row[12:]), line) for line, row in enumerate(rows, 1)]
-
-    def rounded(count):
-        return operations(lambda: rounded_log_probabilities(model, model, secrets[:count], checked=8))
-
-    assert rounded(10) == rounded(500) <= 200
