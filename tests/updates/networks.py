@@ -12,6 +12,10 @@ def dense():
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 200), nn.ReLU(), nn.Linear(200, 7))
 
 
+def plain():
+    return nn.Sequential(nn.Linear(40, 150), nn.ReLU(), nn.Linear(150, 7)).double()
+
+
 def conv():
     torch.manual_seed(0)
     last = nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 7)

@@ -73,20 +73,6 @@ def test_the_dense_part_is_found_in_any_module():
     assert "features" in str(exposure)
 
 
-def test_the_gradient_of_the_dense_part_is_the_one_that_autograd_computes():
-    network = relu_network(5, 8, 7, 3)
-    inputs, labels = (
-        torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).double(),
-        torch.arange(6) % 3,
-    )
-    loss = functional.cross_entropy(network(inputs), labels, reduction="sum")
-    expected = torch.autograd.grad(loss, list(network.parameters()))
-    mine = dense_head(network).gradients(inputs, labels)
-    for (weight, bias), index in zip(mine, range(0, 6, 2), strict=True):
-        assert torch.allclose(weight, expected[index], atol=1e-12)
-        assert torch.allclose(bias, expected[index + 1], atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("network", "complaint"),
     [

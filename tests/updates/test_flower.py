@@ -1,6 +1,6 @@
 """The mods' own work, on stand-ins for Flower's messages; `make test-flower` runs them in a federation."""
 
-from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,26 +16,11 @@ from remanence.updates.flower import passing, record_updates, withhold_exposed
 from remanence.updates.guard import reason_to_withhold
 
 
-@dataclass
-class Arrays:
-    state: dict
-
-    def to_torch_state_dict(self):
-        return self.state
-
-
-@dataclass
-class FakeMessage:
-    state: dict
-    more: dict | None = None  # a second set of arrays
-
-    @property
-    def content(self):
-        sets = {"arrays": Arrays(self.state)} | ({"more": Arrays(self.more)} if self.more else {})
-        return SimpleNamespace(array_records=sets)
-
-    def has_error(self):
-        return False
+def message(*states):
+    """A message with these sets of arrays."""
+    sets = {str(place): SimpleNamespace(to_torch_state_dict=lambda s=s: s) for place, s in enumerate(states)}
+    content = SimpleNamespace(array_records=sets)
+    return SimpleNamespace(content=content, state=states[0], has_error=lambda: False)
 
 
 def one_step(network, count, steps=1):
@@ -52,9 +37,8 @@ def sent(monkeypatch):
     """What a mod lets through: the reply, or the reason in the error that goes out instead."""
     monkeypatch.setattr(flower, "_error", lambda _, why: why)
 
-    def send(mod, before, after, more=None):
-        reply = FakeMessage(after, more)
-        return mod(FakeMessage(before), SimpleNamespace(node_id=5), lambda *_: reply)
+    def send(mod, before, *after):
+        return mod(message(before), SimpleNamespace(node_id=5), lambda *_: message(*after))
 
     return send
 
@@ -72,7 +56,7 @@ def test_updates_are_written_for_an_audit(tmp_path):
     before, after = one_step(relu_network(40, 150, 7, seed=0), 6)
     mod = record_updates(tmp_path)
     for _ in range(2):
-        reply = mod(FakeMessage(before), SimpleNamespace(node_id=5), lambda *_: FakeMessage(after))
+        reply = mod(message(before), SimpleNamespace(node_id=5), lambda *_: message(after))
         assert reply.state is after, "what the client sends is not changed"
     assert len(list(tmp_path.glob("update-5-*"))) == 2, "a second round does not overwrite the first"
     update, weights = (load_file(tmp_path / f"{kind}-5-1.safetensors") for kind in ("update", "weights"))
@@ -85,7 +69,7 @@ def test_only_what_was_read_whole_as_declared_passes(sent):
     network = relu_network(40, 24, 7, seed=0)
     before, crowd = one_step(network, 800)
     torch.manual_seed(7)  # noise that has nothing to do with the weights
-    make = lambda: relu_network(40, 24, 7)  # noqa: E731
+    make = partial(relu_network, 40, 24, 7)
     mod = withhold_exposed(make, ONE_STEP)
     assert sent(mod, before, crowd).state is crowd, "a step on eight hundred"
     _, several = one_step(network, 800, steps=5)
@@ -94,17 +78,15 @@ def test_only_what_was_read_whole_as_declared_passes(sent):
     assert isinstance(sent(mod, before, noisy), str), "noise that nobody declared"
     broken = {name: value.clone().fill_(torch.nan) for name, value in crowd.items()}
     assert "not finite" in sent(mod, before, broken)
-    assert "not the network" in sent(mod, before, crowd, {"gradient": torch.randn(3)}), (
-        "a second set of arrays"
-    )
+    more = {"gradient": torch.randn(3)}
+    assert "not the network" in sent(mod, before, crowd, more), "a second set of arrays"
     assert sent(mod, before, crowd, crowd).state is crowd
-    kept = passing([FakeMessage(crowd), FakeMessage(several)], before, make, ONE_STEP)
+    kept = passing([message(crowd), message(several)], before, make, ONE_STEP)
     assert [reply.state is crowd for reply in kept] == [True], "on the server"
     declared = Declared(LocalTraining(1, 0.1), batch_size=10, noise=Noise(5.0, 1.0))
     dp = {name: value + 0.1 * 0.5 * torch.randn_like(value) for name, value in crowd.items()}
-    assert sent(withhold_exposed(make, declared), before, dp).state is dp, (
-        "noise that was declared, and is there"
-    )
+    noised = withhold_exposed(make, declared)
+    assert sent(noised, before, dp).state is dp, "noise that was declared, and is there"
 
 
 def test_what_cannot_be_tested_is_withheld_unless_that_is_allowed(sent):

@@ -6,15 +6,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from test_flower import one_step
 
+import networks
 from conftest import relu_network
 from remanence import InputError
-
-NETWORK = """
-from torch import nn
-
-def make():
-    return nn.Sequential(nn.Linear(40, 150), nn.ReLU(), nn.Linear(150, 7)).double()
-"""
 
 
 class Kept(dict):
@@ -47,13 +41,8 @@ def filters(monkeypatch):
     kinds.DataKind = SimpleNamespace(WEIGHTS="WEIGHTS", WEIGHT_DIFF="WEIGHT_DIFF")
     base = ModuleType("nvflare.apis.dxo_filter")
     base.DXOFilter = Filter
-    for name, module in {
-        "nvflare": ModuleType("nvflare"),
-        "nvflare.apis": ModuleType("nvflare.apis"),
-    }.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setitem(sys.modules, kinds.__name__, kinds)
-    monkeypatch.setitem(sys.modules, base.__name__, base)
+    for module in (ModuleType("nvflare"), ModuleType("nvflare.apis"), kinds, base):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.delitem(sys.modules, "remanence.updates.nvflare", raising=False)
     from remanence.updates import nvflare
 
@@ -62,21 +51,18 @@ def filters(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["WEIGHTS", "WEIGHT_DIFF"])
-def test_the_guard_counts_what_an_update_gives_away_and_withholds_it_if_asked(filters, tmp_path, kind):
-    (tmp_path / "net.py").write_text(NETWORK)
-    network = relu_network(40, 150, 7, seed=0)
-    before, after = one_step(network, 6)
-    names = [f"{layer}.{part}" for layer in (0, 2) for part in ("weight", "bias")]
-    before, after = (dict(zip(names, state.values(), strict=True)) for state in (before, after))
-    sent = after if kind == "WEIGHTS" else {name: after[name] - before[name] for name in names}
-    context, model = Kept(), f"{tmp_path / 'net.py'}:make"
+def test_the_guard_counts_what_an_update_gives_away_and_withholds_it_if_asked(filters, kind):
+    before, after = one_step(relu_network(40, 150, 7, seed=0), 6)
+    sent = after if kind == "WEIGHTS" else {name: after[name] - before[name] for name in before}
+    context, model = Kept(), f"{networks.__file__}:plain"
     guard = filters.ExposureGuard(model, 0.1, local_steps=1)
-    result = SimpleNamespace(data_kind=kind, data={name: value.numpy() for name, value in sent.items()})
+    result, received = (
+        SimpleNamespace(data_kind=kind, data={name: value.numpy() for name, value in state.items()})
+        for state in (sent, before)
+    )
     guard.process_dxo(result, None, context)
     assert "KeepModel" in guard.said[-1], "without the weights that came in, nothing can be said"
-    filters.KeepModel().process_dxo(
-        SimpleNamespace(data={name: value.numpy() for name, value in before.items()}), None, context
-    )
+    filters.KeepModel().process_dxo(received, None, context)
     assert guard.process_dxo(result, None, context) is None, "an update is never changed"
     assert "6 samples can be read off it" in guard.said[-1]
     with pytest.raises(InputError, match="withheld"):

@@ -50,7 +50,8 @@ class PatchEquations(Equations):
 
         The precision is relative to each number or, if errors are `even`, to the largest.
         """
-        whole = _whole(model, gradient)
+        whole, bias = gradient[model.own("weight")].flatten(1), gradient.get(model.own("bias"))
+        whole = whole if bias is None else torch.cat([whole, bias[:, None]], 1)
         if not whole.any() or model.last not in gradient:
             return None
         part = Decomposed.of(whole, even=even).at(precision)
@@ -58,7 +59,9 @@ class PatchEquations(Equations):
         if not 0 < rank < min(whole.shape):
             return None
         directions = part.directions
-        rows, places = whole @ directions.mT, _places(model, gradient)
+        rows, places = whole @ directions.mT, None
+        if model.places is not None:
+            places = gradient[model.places].reshape(-1, len(model.weight))[-model.positions :]
         known = directions[:, numbers:]
         values = known.new_ones(model.positions, known.shape[1])
         if places is not None:
@@ -143,19 +146,6 @@ class PatchEquations(Equations):
             warnings.simplefilter("ignore", DeprecationWarning)
             slopes = vmap(turned, chunk_size=max(1, _AT_ONCE // open_ones))(points, labels).flatten(0, 1)
         return slopes @ slopes.mT, lambda values: slopes @ values
-
-
-def _whole(model: PatchModel, gradient: Mapping[str, Tensor]) -> Tensor:
-    """Of the layer's weight, its bias's beside it."""
-    weight, bias = gradient[model.own("weight")].flatten(1), gradient.get(model.own("bias"))
-    return weight if bias is None else torch.cat([weight, bias[:, None]], 1)
-
-
-def _places(model: PatchModel, gradient: Mapping[str, Tensor]) -> Tensor | None:
-    """Of the embeddings of positions, where there are any."""
-    if model.places is None:
-        return None
-    return gradient[model.places].reshape(-1, len(model.weight))[-model.positions :]
 
 
 _ITERATIONS, _EARLY, _SLOW = 60, 12, 1e-3  # steps, and those after which a start that leaves more is given up
