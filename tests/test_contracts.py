@@ -50,7 +50,7 @@ from remanence import (
 from remanence.core.catalogue import AttackInfo, catalogue, load_attack
 from remanence.core.errors import mismatch
 from remanence.core.oblivious import Oblivious
-from remanence.private.canaries import RecordedTraining
+from remanence.private.canaries import CanaryEvidence
 from remanence.private.optimised import GradientBased
 from remanence.tables.glm.closed_form import ClosedForm
 from remanence.tables.sklearn import table_game
@@ -71,12 +71,27 @@ def without_a_shortlist(game: Game) -> Game:
     return replace(game, prior=Uninformed(), targets=game.prior, criterion=Criterion(mean_squared_error, 0.1))
 
 
+@dataclass(frozen=True)
+class IdealCanaries(Mechanism[CanaryEvidence]):
+    """One canary per trial, whose gradient has norm 1 and which no other hides: one full batch with noise 1."""
+
+    candidates: int
+    name = "ideal canaries"
+    releases = CanaryEvidence
+
+    def settings(self):
+        return {}
+
+    def release(self, known_data, targets, generator):
+        inside = (torch.arange(self.candidates) == targets.features.reshape(-1, 1)).double()
+        return CanaryEvidence({"log_odds": inside - 0.5 + torch.randn(inside.shape, generator=generator)})
+
+
 def ideal_canaries(candidates: int = 1) -> Game:
     """One canary per trial, in or out or one of a shortlist, seen by a claim alone."""
     places = torch.arange(-1.0, 1.0) if candidates == 1 else torch.arange(float(candidates))
     prior = FinitePrior(Records(places[:, None], torch.zeros(len(places))))
-    training = RecordedTraining(1.0, 0.5, 10, candidates=candidates)
-    return Game(training, prior, None, Criterion(mismatch, 0.5))
+    return Game(IdealCanaries(candidates), prior, None, Criterion(mismatch, 0.5))
 
 
 GAMES = {

@@ -1,5 +1,7 @@
 """Anybody's module in the informed game: trained as PyTorch would train it, or what is in the way is named."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -30,7 +32,7 @@ def records(count=8, features=6):
     return Records(torch.randn(count, features, generator=generator), torch.arange(count) % 3)
 
 
-def plain_loop(module, data, epochs, rate, momentum=0.9):
+def plain_loop(module, data, epochs, rate, momentum=0.9, loss=nn.functional.cross_entropy):
     optimizer = torch.optim.SGD(
         [p for p in module.parameters() if p.requires_grad], lr=rate, momentum=momentum
     )
@@ -38,7 +40,7 @@ def plain_loop(module, data, epochs, rate, momentum=0.9):
         answer = module(data.features.clone())
         answer = answer["logits"] if isinstance(answer, dict) else answer
         optimizer.zero_grad()
-        nn.functional.cross_entropy(answer, data.labels).backward()
+        loss(answer, data.labels).backward()
         optimizer.step()
     return torch.cat([p.detach().flatten() for p in module.parameters() if p.requires_grad])
 
@@ -69,82 +71,52 @@ def normalised_in_evaluation():
 class OverTheBatch(nn.Module):
     def __init__(self, mix=lambda values: values, before=lambda values: values):
         super().__init__()
-        self.first, self.last, self.mix = nn.Linear(6, 5), nn.Linear(5, 3), mix
-        self.before = before
+        self.first, self.last, self.mix, self.before = nn.Linear(6, 5), nn.Linear(5, 3), mix, before
 
     def forward(self, values):
         return self.last(self.mix(self.first(self.before(values))).tanh())
 
 
-def centred():
-    return OverTheBatch(lambda values: values - values.mean(0))
-
-
-def whitened():
-    return OverTheBatch(lambda values: (values - values.mean(0)) / (values.std(0, correction=0) + 1e-3))
-
-
-def attending():
-    return OverTheBatch(lambda values: (values @ values.T).softmax(1) @ values)
-
-
-def neighbours():
-    return OverTheBatch(lambda values: values - values.roll(1, 0))
-
-
-def within_a_group():
+def within_a_group(values):
     """Attention among records of the same sign only: the first record may be alone in its group."""
-
-    def mix(values):
-        group = (values[:, :1] > 0).to(values)
-        alike = (group == group.T).to(values)
-        return alike @ values / alike.sum(1, keepdim=True)
-
-    return OverTheBatch(mix)
+    group = (values[:, :1] > 0).to(values)
+    same = (group == group.T).to(values)
+    return same @ values / same.sum(1, keepdim=True)
 
 
-def in_large_batches():
-    return OverTheBatch(lambda values: values - values.mean(0) if len(values) > 20 else values)
+MIXING = {
+    "centred": lambda values: values - values.mean(0),
+    "whitened": lambda values: (values - values.mean(0)) / (values.std(0, correction=0) + 1e-3),
+    "attending": lambda values: (values @ values.T).softmax(1) @ values,
+    "neighbours": lambda values: values - values.roll(1, 0),
+    "within a group": within_a_group,
+    "in large batches": lambda values: values - values.mean(0) if len(values) > 20 else values,
+}
+MIXING = {name: partial(OverTheBatch, mix) for name, mix in MIXING.items()}
+# Two networks, between which the batch decides: not for `vmap`, but for a plain loop.
+MIXING["by the sign"] = partial(OverTheBatch, before=lambda values: values if values.mean() > 0 else -values)
+ALONE = {
+    "in a dict": InADict,
+    "frozen first": frozen_first,
+    "normalised in evaluation": normalised_in_evaluation,
+    "writes over its input": lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3)),
+}
+MAKE = {**ALONE, **MIXING}
 
 
-def by_the_sign_of_the_mean():
-    """Two networks, between which the batch decides: not for `vmap`, but for a plain loop."""
-    return OverTheBatch(before=lambda values: values if values.mean() > 0 else -values)
-
-
-def writes_over_its_input():
-    return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3))
-
-
-MIXING = [
-    centred,
-    whitened,
-    attending,
-    neighbours,
-    within_a_group,
-    in_large_batches,
-    by_the_sign_of_the_mean,
-]
-ALONE = [InADict, frozen_first, normalised_in_evaluation, writes_over_its_input]
-
-
-@pytest.mark.parametrize("make", [*ALONE, *MIXING], ids=lambda make: make.__name__)
-def test_a_module_is_trained_as_a_plain_loop_trains_it(make):
+@pytest.mark.parametrize("name", MAKE)
+def test_a_module_is_trained_as_a_plain_loop_trains_it(name):
     torch.manual_seed(0)
-    module, data = make(), records(30)
+    module, data = MAKE[name](), records(30)
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     known, target = data[:29], data[None, 29:]
-    assert AnyModule(module).mixes(known, target, len(known) + 1) == (make in MIXING)
+    assert AnyModule(module).mixes(known, target, len(known) + 1) == (name in MIXING)
     release = SGD(AnyModule(module), 5, 0.3, 0.9).release(known, target, torch.Generator())
     for name, tensor in module.state_dict().items():  # shadows never touch what was handed in
         assert torch.equal(tensor, before[name])
     assert torch.equal(data.features, records(30).features), "the data were written over"
     by_hand = plain_loop(module, records(30), 5, 0.3)
     torch.testing.assert_close(release["parameters"][0], by_hand, rtol=1e-4, atol=1e-5)
-    for name, tensor in module.state_dict().items():
-        frozen = dict(module.named_parameters()).get(name)
-        if frozen is not None and not frozen.requires_grad:
-            assert torch.equal(tensor, before[name])
 
 
 @pytest.mark.parametrize("batch_size", [None, 3])
@@ -160,10 +132,12 @@ def test_whole_batches_one_model_after_the_other_give_what_their_records_give(ba
     torch.testing.assert_close(whole, alone, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("make", MIXING, ids=lambda make: make.__name__)
-def test_dp_sgd_refuses_what_mixes_the_records_of_a_batch(make):
+@pytest.mark.parametrize("name", MIXING)
+def test_dp_sgd_refuses_what_mixes_the_records_of_a_batch(name):
     data = records(30)
-    mechanism = DPSGD(AnyModule(make()), steps=2, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1)
+    mechanism = DPSGD(
+        AnyModule(MIXING[name]()), steps=2, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1
+    )
     with pytest.raises(InputError, match="mixes the records of a batch"):
         mechanism.release(data[:29], data[None, 29:], torch.Generator())
 
@@ -183,14 +157,14 @@ class WritesOver(Mechanism):
         return Weights({"nothing": torch.zeros(len(targets), 1)})
 
 
-@pytest.mark.parametrize("game", [lambda game: game, Membership])
-def test_a_mechanism_that_changes_its_records_is_not_credited_with_them(game):
+@pytest.mark.parametrize("kind", [lambda game: game, Membership])
+def test_a_mechanism_that_changes_its_records_is_not_credited_with_them(kind):
     data = records(60)
-    known, public, own = data[:10].features.clone(), EmpiricalPrior(data[10:40]), EmpiricalPrior(data[40:])
-    played = Game(WritesOver(), public, data[:10], Criterion(mean_squared_error, 0.1), targets=own)
-    evidence = play(game(played), Reconstructor(steps=2, shadows=20), trials=30)
+    public, own = EmpiricalPrior(data[10:40]), EmpiricalPrior(data[40:])
+    game = Game(WritesOver(), public, data[:10], Criterion(mean_squared_error, 0.1), targets=own)
+    evidence = play(kind(game), Reconstructor(steps=2, shadows=20), trials=30)
     assert evidence.main.lower <= evidence.baseline.value
-    assert torch.equal(data[:10].features, known)
+    assert torch.equal(data.features, records(60).features)
 
 
 def test_a_function_that_changes_its_records_in_place_changes_a_copy():
@@ -230,18 +204,6 @@ def test_a_function_that_changes_its_records_in_place_changes_a_copy():
         (nn.Linear(6, 3).requires_grad_(False), "nothing to train"),
         (nn.Linear(6, 3, dtype=torch.complex64), "'weight' does not hold real numbers"),
         (nn.Linear(6, 3, device="meta"), "'weight' does not hold real numbers"),
-    ],
-    ids=[
-        "batch norm",
-        "dropout",
-        "random slopes",
-        "LSTM",
-        "instance norm",
-        "weight norm",
-        "no parameters",
-        "all frozen",
-        "complex",
-        "meta",
     ],
 )
 def test_what_cannot_be_trained_alike_every_time_is_refused_by_its_name(module, said):
@@ -283,12 +245,11 @@ def test_a_single_output_is_a_logistic_unit():
     module, data = nn.Linear(6, 1), records()
     data = Records(data.features, data.labels % 2)
     release = SGD(AnyModule(module), 5, 0.3).release(data[:7], data[None, 7:], torch.Generator())
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.3)
-    for _ in range(5):
-        optimizer.zero_grad()
-        nn.BCEWithLogitsLoss()(module(data.features).squeeze(1), data.labels.float()).backward()
-        optimizer.step()
-    by_hand = torch.cat([p.detach().flatten() for p in module.parameters()])
+
+    def loss(answer, labels):
+        return nn.functional.binary_cross_entropy_with_logits(answer.squeeze(1), labels.float())
+
+    by_hand = plain_loop(module, data, 5, 0.3, 0.0, loss)
     torch.testing.assert_close(release["parameters"][0], by_hand, rtol=1e-4, atol=1e-5)
 
 

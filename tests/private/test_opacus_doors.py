@@ -2,37 +2,32 @@
 
 import pytest
 import torch
-from loops import made_private
+from loops import made_private, recording, unsound
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import Dataset
 
 from remanence import InputError
 from remanence.bounds import Segment
 from remanence.core.records import Records
 from remanence.private.audit_run import audit_run
 from remanence.private.canaries import Canaries, Design, draw
-from remanence.private.consistency import RecordedRun, read_run
-from remanence.private.opacus import Reading, RecordingWarning, record
+from remanence.private.consistency import RecordedRun
+from remanence.private.opacus import Reading, RecordingWarning
 from remanence.private.recording import PARTS
 from remanence.results.verdict import Policy
 
 WORDS, LENGTH, CLASSES, KNOWN = 13, 6, 3, 60
 
 
-class Texts(Dataset):
-    """Records as a tokenizer makes them."""
+class Texts(list):
+    """Records as a tokenizer makes them. The first few are turned around, or not, whenever they are read."""
 
-    def __init__(self, tokens, labels, *, flips=0):
-        self.tokens, self.labels, self.flips = tokens, labels, flips
-
-    def __len__(self):
-        return len(self.labels)
+    turned = 0
 
     def __getitem__(self, place):
-        tokens = self.tokens[place]
-        tokens = tokens.flip(0) if place < self.flips and torch.rand(()) < 0.5 else tokens
-        return {"input_ids": tokens, "labels": self.labels[place]}
+        tokens, label = super().__getitem__(place)
+        turned = place < self.turned and torch.rand(()) < 0.5
+        return {"input_ids": tokens.flip(0) if turned else tokens, "labels": label}
 
 
 class Classifier(nn.Module):
@@ -47,111 +42,69 @@ class Classifier(nn.Module):
         return {"logits": logits, "loss": None if labels is None else cross_entropy(logits, labels)}
 
 
-READING = {"call": lambda model, tokens: model(input_ids=tokens)["logits"]}
+READING = Reading(call=lambda model, tokens: model(input_ids=tokens)["logits"])
 
 
-def texts(*, flips=0, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(WORDS, (KNOWN + 40, LENGTH), generator=generator)
-    labels = torch.randint(CLASSES, (KNOWN + 40,), generator=generator)
+@pytest.fixture
+def loop():
+    """The parts of a loop over texts, their canaries, and the loop."""
+    generator = torch.manual_seed(0)
+    tokens = torch.randint(WORDS, (KNOWN + 40, LENGTH))
+    labels = torch.randint(CLASSES, (KNOWN + 40,))
     shortlists = Records(tokens[KNOWN:, None], labels[KNOWN:, None])
     canaries = Canaries(shortlists, draw(40, 1, generator), Design.REAL)
-    everything = torch.cat([tokens[:KNOWN], canaries.inserted.features])
-    return Texts(everything, torch.cat([labels[:KNOWN], canaries.inserted.labels]), flips=flips), canaries
+    known = zip(tokens[:KNOWN], labels[:KNOWN], strict=True)
+    inserted = zip(canaries.inserted.features, canaries.inserted.labels, strict=True)
+    data = Texts([*known, *inserted])
+    parts = _, model, optimizer, loader = made_private(Classifier(), data, batch=20)
+
+    def train():
+        for _ in range(3):
+            for batch in loader:
+                model(**batch)["loss"].backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return parts, canaries, train
 
 
-def private(data):
-    torch.manual_seed(1)
-    return made_private(Classifier(), data, batch=20)
+KNOWN_TO_BE = (
+    "seed-unknown",
+    "counted-from-the-records",
+)  # of canaries that are in or out, and no word about seeds
 
 
-def train(model, optimizer, loader, *, epochs=3, autocast=False):
-    for _ in range(epochs):
-        for batch in loader:
-            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                loss = model(**batch)["loss"]
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-def wrong(folder):
-    """But for the seeds, of which nobody said a word, and canaries that are in or out of records that are counted."""
-    found = [(c.id, c.seen) for c in read_run(folder).deviations() if c.contradicts or c.voids]
-    return [(name, seen) for name, seen in found if name not in ("seed-unknown", "counted-from-the-records")]
-
-
-@pytest.mark.parametrize("autocast", [False, True])
-def test_batches_that_are_dicts_of_tokens_are_recorded_and_audited(tmp_path, autocast):
-    data, canaries = texts()
-    engine, model, optimizer, loader = private(data)
-    with record(
-        engine, optimizer, model, loader, out=tmp_path / "run", canaries=canaries, reading=Reading(**READING)
-    ):
-        train(model, optimizer, loader, autocast=autocast)
-    assert wrong(tmp_path / "run") == []
+def test_batches_that_are_dicts_of_tokens_are_recorded_and_audited(tmp_path, loop):
+    parts, canaries, train = loop
+    with recording(*parts, out=tmp_path / "run", canaries=canaries, reading=READING):
+        train()
+    assert unsound(tmp_path / "run", known=KNOWN_TO_BE) == {}
     result = audit_run(tmp_path / "run", policy=Policy(0.95))
     assert result.strongest.findings[0].p_value_of_the_claim > 0.001
 
 
-def test_records_that_change_whenever_they_are_read_are_not_made_again(tmp_path):
-    data, canaries = texts(flips=10**6)
-    engine, model, optimizer, loader = private(data)
-    given = {"canaries": canaries, "reading": Reading(**READING)}
+def test_records_that_change_whenever_they_are_read_are_not_made_again(tmp_path, loop):
+    parts, canaries, train = loop
+    data = parts[3].dataset
+    data.turned = 10**6
     with pytest.raises(InputError, match="without random changes"):
-        record(engine, optimizer, model, loader, out=tmp_path / "a", **given).__enter__()
-    data.flips = KNOWN  # the canaries stay as they are
-    with record(engine, optimizer, model, loader, out=tmp_path / "run", **given):
-        train(model, optimizer, loader)
-    ((name, seen),) = wrong(tmp_path / "run")
+        recording(*parts, out=tmp_path / "a", canaries=canaries, reading=READING).__enter__()
+    data.turned = KNOWN  # the canaries stay as they are
+    with recording(*parts, out=tmp_path / "run", canaries=canaries, reading=READING):
+        train()
+    ((name, seen),) = unsound(tmp_path / "run", known=KNOWN_TO_BE).items()
     assert name == "clipping-not-replayed"
     assert "differs from what was read, alone, when training began" in seen
 
 
-class OneAhead:
-    """A loader that fetches the next batch before it hands out this one."""
-
-    def __init__(self, loader):
-        self.loader = loader
-
-    def __iter__(self):
-        batches = iter(self.loader)
-        waiting = next(batches)
-        for batch in batches:
-            yield waiting
-            waiting = batch
-        yield waiting
-
-
-def test_a_loader_that_runs_ahead_does_not_shift_the_batches(tmp_path):
-    data, _ = texts()
-    data.tokens[:, 0] = torch.arange(len(data)) % WORDS
-    data.tokens[:, 1] = torch.arange(len(data)) // WORDS  # every record carries its place
-    engine, model, optimizer, loader = private(data)
-    last = Canaries(Records(data.tokens[-1:, None], data.labels[-1:, None]), torch.tensor([0]), Design.REAL)
-    given, places = {"canaries": last, "reading": Reading(**READING)}, []
-
-    def noted(batches):
-        for batch in batches:
-            tokens = batch["input_ids"]
-            places.extend((tokens[:, 0] + WORDS * tokens[:, 1]).tolist())
-            yield batch
-
-    with record(engine, optimizer, model, loader, out=tmp_path / "run", **given):
-        train(model, optimizer, noted(OneAhead(loader)), epochs=1)
-    assert read_run(tmp_path / "run").tensors["indices"].tolist() == places
-    assert wrong(tmp_path / "run") == []
-
-
-def test_a_recorder_that_was_not_told_how_to_call_the_model_says_so_and_training_goes_on(tmp_path):
-    data, canaries = texts()
-    engine, model, optimizer, loader = private(data)
+def test_a_recorder_that_was_not_told_how_to_call_the_model_says_so_and_training_goes_on(tmp_path, loop):
+    parts, canaries, train = loop
     with (
         pytest.warns(RecordingWarning, match="Training goes on"),
-        record(engine, optimizer, model, loader, out=tmp_path / "run", canaries=canaries),
+        recording(*parts, out=tmp_path / "run", canaries=canaries),
     ):
-        train(model, optimizer, loader)
-    assert {"recording-stopped", "clipping-not-replayed"} <= {name for name, _ in wrong(tmp_path / "run")}
+        train()
+    assert {"recording-stopped", "clipping-not-replayed"} <= unsound(tmp_path / "run").keys()
 
 
 def one_run(noise=1.0, batches=lambda batch: batch, claimed=None, **manifest):
@@ -180,40 +133,24 @@ def bare(place):
     return noise
 
 
+NOISE, SAMPLING = "noise-below-claim", "sampling-above-claim"
+LATER = Segment(1.1, 0.2, 30), Segment(1.2, 0.2, 30)
+RARER = Segment(1.1, 0.2, 20), Segment(1.1, 0.19, 40)
+
+
 @pytest.mark.parametrize(
     ("how", "named", "said"),
     [
-        ({"noise": 0.9}, "noise-below-claim", "The noise is 0.90 of what was claimed."),
-        ({"noise": bare((slice(None), slice(200, None)))}, "noise-below-claim", "The noise on `bias` is 0.4"),
-        ({"noise": bare(7)}, "noise-below-claim", "The noise in step 8 is 0.5"),
-        (
-            {"claimed": (Segment(1.1, 0.2, 30), Segment(1.2, 0.2, 30))},
-            "noise-below-claim",
-            "Its multiplier was 1.1 in step 31, 1.2 accounted for.",
-        ),
-        (
-            {"claimed": (Segment(1.1, 0.2, 20), Segment(1.1, 0.19, 40)), "rate": 0.2},
-            "sampling-above-claim",
-            "Drawn at a rate of 0.2, 0.19 accounted for.",
-        ),
-        (
-            {"claimed": (Segment(1.1, 0.15, 60),)},
-            "sampling-above-claim",
-            "Batches of 197.7 records on average, 150.0 accounted for.",
-        ),
+        ({"noise": 0.9}, NOISE, "The noise is 0.90 of what was claimed."),
+        ({"noise": bare((slice(None), slice(200, None)))}, NOISE, "The noise on `bias` is 0.4"),
+        ({"noise": bare(7)}, NOISE, "The noise in step 8 is 0.5"),
+        ({"claimed": LATER}, NOISE, "Its multiplier was 1.1 in step 31, 1.2 accounted for."),
+        ({"claimed": RARER, "rate": 0.2}, SAMPLING, "Drawn at a rate of 0.2, 0.19 accounted for."),
+        ({"claimed": (Segment(1.1, 0.15, 60),)}, SAMPLING, "Batches of 197.7 records on average, 150.0"),
         ({"claimed": (Segment(1.1, 0.2, 59),)}, "steps-unaccounted", "60 steps were taken, 59 were counted."),
         ({"batches": lambda batch: batch[:180]}, "sampling-not-poisson", "Batch sizes vary by"),
     ],
-    ids=[
-        "less-noise",
-        "one-tensor",
-        "one-step",
-        "told",
-        "rate",
-        "batches",
-        "steps",
-        "one-size",
-    ],
+    ids=["less-noise", "one-tensor", "one-step", "told", "rate", "batches", "steps", "one-size"],
 )
 def test_statistics_accuse_where_nothing_was_replayed(how, named, said):
     found = {caveat.id: caveat for caveat in one_run(**how).deviations()}

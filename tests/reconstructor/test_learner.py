@@ -111,13 +111,11 @@ def learn(path, steps, stop=None):
             raise KeyboardInterrupt
         return (model(batch) - 3).square().mean()
 
+    def quality(model, _):
+        return -float((model(torch.ones(1, 1)) - 3).abs().detach()), ""
+
     learner = Learner(steps=steps, learning_rate=0.05, checkpoint=path)
-    fitted = learner.fit(
-        network,
-        lambda: torch.rand(4, 1, generator=generator),
-        loss,
-        lambda model, _: (-float((model(torch.ones(1, 1)) - 3).abs().detach()), ""),
-    )
+    fitted = learner.fit(network, lambda: torch.rand(4, 1, generator=generator), loss, quality)
     return len(counted), float(fitted(torch.ones(1, 1)))
 
 

@@ -9,10 +9,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from remanence.core.attack import Attack, Reconstruction
+from remanence.core.attack import Attack, Reconstruction, training_failed
 from remanence.core.catalogue import AttackInfo
 from remanence.core.checks import whole
-from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Knowledge
 from remanence.core.priors import FinitePrior
 from remanence.core.records import Records
@@ -97,12 +96,7 @@ def _centres(shadows: Tensor) -> tuple[Tensor, Tensor]:
     variances = (kept - centres).square().nansum(0) / (count - 1).clamp(min=1)
     several = count.squeeze(1) > 1
     if not several.any():
-        raise InputError(
-            "Nearly all shadow models diverged.",
-            needs="training that yields finite numbers",
-            got=f"NaN or infinite ones in {int((~finite).sum())} of {finite.numel()} models",
-            hint="a smaller learning rate",
-        )
+        raise training_failed(~finite.flatten())
     return centres, variances[several].mean(0).sqrt()
 
 

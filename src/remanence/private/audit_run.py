@@ -19,14 +19,14 @@ from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
 from remanence.core.errors import Criterion, mismatch
 from remanence.core.knowledge import Knowledge
-from remanence.core.mechanism import Mechanism
+from remanence.core.mechanism import Mechanism, Setting
 from remanence.core.priors import FinitePrior
 from remanence.core.rates import SuccessRate
 from remanence.core.records import Records
 from remanence.core.references import REMANENCE
 from remanence.core.releases import Release
 from remanence.private import caveats
-from remanence.private.canaries import CanaryEvidence, OneRunCanaries, RecordedTraining, draw, guesses
+from remanence.private.canaries import CanaryEvidence, OneRunCanaries, draw, guesses
 from remanence.private.consistency import RecordedRun, read_run
 from remanence.protocol import AnyGame, Prepared, Unit, Work
 from remanence.results.caveats import Caveat
@@ -41,8 +41,11 @@ _DELTA = 1e-5
 _ROUNDING = 1e-4  # clipping norms that are always allowed for, so that a ceiling is the same on every machine
 _LEVEL = 1e-3  # at which a run is accused: an honest one less than once in a thousand
 _SEARCHED = 0.05  # level of the limits on noise, μ and ε
-_HALVINGS = 4  # to 4 % of the noise
-_MOST_NOISE = 64.0  # times the claim's: a smaller leak is not distinguished from none
+_LEAST_SCALE, _MOST_SCALE = (
+    2.0**-10,
+    2.0**6,
+)  # of the claim's noise: a smaller leak is not distinguished from none
+_HALVINGS = 8  # of that range of 16 octaves, to 4 % of the noise
 _LEAST_NOISE = 0.05  # twenty standard deviations between a record and none, in every step that has it
 
 
@@ -69,14 +72,9 @@ class ClaimTest:
 
     def least_noise_rejected(self) -> float | None:
         """The least noise, in units of the claim's, at which this run is too revealing; None if at no noise."""
-        rejected = self.p_value() <= _SEARCHED
-        kept, out = (0.5, 1.0) if rejected else (1.0, 2.0)
-        while rejected and kept > 1e-3 and self.p_value(kept) <= _SEARCHED:
-            kept, out = kept / 2, kept
-        while not rejected and self.p_value(out) > _SEARCHED:
-            kept, out = out, 2 * out
-            if out > _MOST_NOISE:
-                return None
+        kept, out = _LEAST_SCALE, _MOST_SCALE
+        if self.p_value(out) > _SEARCHED:
+            return None
         for _ in track(range(_HALVINGS), total=_HALVINGS, what="searching for the noise that explains it"):
             middle = math.sqrt(kept * out)
             kept, out = (kept, middle) if self.p_value(middle) <= _SEARCHED else (middle, out)
@@ -84,24 +82,20 @@ class ClaimTest:
 
     def findings(self) -> dict[str, float]:
         """All that follows for the report, by name."""
-        scale, claim = self.least_noise_rejected(), self.claimed[0]
-        mu = self.counted.mu_lower(_SEARCHED)
+        scale, mu = self.least_noise_rejected(), self.counted.mu_lower(_SEARCHED)
         found = {
             "p_value_of_the_claim": self.p_value(),
             "surest_guesses": self.counted.guesses,
             "surest_guesses_correct": self.counted.correct,
-        }
-        if scale is not None:
-            found["noise_multiplier_at_most"] = scale * claim.noise_multiplier
-            found |= _epsilon(scaled(self.claimed, scale), "epsilon_at_least_if_dpsgd")
-        return {
-            **found,
             "gaussian_mu_at_least": mu,
             "epsilon_at_least_if_gaussian": gaussian_epsilon(mu, _DELTA),
             "epsilon_at_least": self.counted.epsilon_lower(_DELTA, _SEARCHED),
-            **_epsilon(self.claimed, "claimed_epsilon"),
             "delta": _DELTA,
         }
+        if scale is not None:
+            found["noise_multiplier_at_most"] = scale * self.claimed[0].noise_multiplier
+            found |= _epsilon("epsilon_at_least_if_dpsgd", scaled(self.claimed, scale))
+        return found | _epsilon("claimed_epsilon", self.claimed)
 
 
 def hides(claimed: Sequence[Segment]) -> bool:
@@ -109,13 +103,44 @@ def hides(claimed: Sequence[Segment]) -> bool:
     return min(segment.noise_multiplier for segment in claimed) >= _LEAST_NOISE
 
 
-def _epsilon(claimed: Sequence[Segment], name: str) -> dict[str, float]:
+def _epsilon(name: str, claimed: Sequence[Segment]) -> dict[str, float]:
     return {name: bounds.epsilon_upper(claimed, _DELTA)} if hides(claimed) else {}
 
 
 def scaled(claimed: Sequence[Segment], scale: float) -> list[Segment]:
     """The same settings with more or less noise."""
     return [Segment(scale * s.noise_multiplier, s.sample_rate, s.steps) for s in claimed]
+
+
+@final
+@dataclass(frozen=True)
+class RecordedTraining(Mechanism[CanaryEvidence]):
+    """A recorded run by its claim."""
+
+    run: RecordedRun
+    name: ClassVar[str] = "DP-SGD, recorded"
+
+    @property
+    def releases(self) -> type[Release]:
+        """Log odds."""
+        return CanaryEvidence
+
+    def release(
+        self, known_data: Records | None, targets: Records, generator: torch.Generator
+    ) -> CanaryEvidence:
+        """It is over."""
+        raise NotImplementedError("a recorded run is not trained again")
+
+    def settings(self) -> dict[str, Setting]:
+        """What was claimed, and by whom."""
+        claim = self.run.claimed[0]
+        return {
+            "noise_multiplier": claim.noise_multiplier,
+            "sample_rate": claim.sample_rate,
+            "steps": self.run.steps,
+            "max_grad_norm": float(self.run.tensors["settings"][0, 0]),
+            "framework": self.run.manifest["framework"],
+        }
 
 
 @final
@@ -162,9 +187,8 @@ class OneRun(AnyGame):
     @classmethod
     def of(cls, run: RecordedRun) -> OneRun:
         """The game of a run, with what its claim's test says."""
-        candidates, claim = run.tensors["scores"].shape[1], run.claimed[0]
-        measured = {"accused_at": _LEVEL, **ClaimTest.of(run).findings(), **run.measured()}
-        test, numbers = split(measured)
+        candidates = run.tensors["scores"].shape[1]
+        test, numbers = split({"accused_at": _LEVEL, **ClaimTest.of(run).findings(), **run.measured()})
         assert test is not None
         least, found = numbers.get("noise_multiplier_at_most"), run.deviations()
         if test.suspicious:
@@ -174,21 +198,13 @@ class OneRun(AnyGame):
         ceiling = _ceiling(scaled(run.claimed, 1 / (1 + 2 * off)), candidates)
         best = 0.0
         if least is not None:
-            shown = scaled(run.claimed, least / claim.noise_multiplier)
+            shown = scaled(run.claimed, least / run.claimed[0].noise_multiplier)
             best = float(_ceiling(shown, candidates).success)
         accused = test.contradicts or any(caveat.contradicts for caveat in found)
         sound = not any(caveat.voids or caveat.contradicts for caveat in found)
-        mechanism = RecordedTraining(
-            claim.noise_multiplier,
-            claim.sample_rate,
-            run.steps,
-            float(run.tensors["settings"][0, 0]),
-            candidates,
-            run.manifest["framework"],
-        )
         return cls(
             run,
-            mechanism,
+            RecordedTraining(run),
             test,
             {"best_attack_at_least": best, **numbers},
             found,
@@ -208,11 +224,11 @@ class OneRun(AnyGame):
     @property
     def knowledge(self) -> Knowledge:
         """Everything but the coin."""
-        told, choices = self.run.manifest["canaries"], self._candidates
+        planted, choices = self.run.manifest["canaries"], self._candidates
         kind = "in or out" if choices == 1 else f"one of {choices} each"
         candidates = torch.arange(-1.0, 1.0) if choices == 1 else torch.arange(float(choices))
         prior = FinitePrior(Records(candidates[:, None], torch.zeros(len(candidates))))
-        words = f"{told['count']} canaries ({told['design']}; {kind})"
+        words = f"{planted['count']} canaries ({planted['design']}; {kind})"
         return CanaryKnowledge(self.mechanism, prior, None, canaries=words)
 
     def trials(self, prepared: Prepared, draws: Draws, unit: Unit) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +14,6 @@ from remanence.core.attack import Attack, Reconstruction
 from remanence.core.catalogue import AttackInfo
 from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Knowledge
-from remanence.core.mechanism import Mechanism, Setting
 from remanence.core.records import Records
 from remanence.core.references import MAHLOUJIFAR_2024
 from remanence.core.releases import Release
@@ -64,16 +62,10 @@ class Canaries:
         return self.shortlists.labels.shape[1]
 
     @property
-    def rows(self) -> Tensor:
-        """Which of all candidates, shortlist after shortlist, are inserted."""
-        every = torch.arange(len(self)) * self.candidates + self.chosen
-        return every[self.chosen >= 0]
-
-    @property
     def inserted(self) -> Records:
         """The records to train on, in the order of the canaries; append them to the training data."""
-        features, labels = self.shortlists.features.flatten(0, 1), self.shortlists.labels.flatten()
-        return Records(features[self.rows], labels[self.rows])
+        inside = self.chosen >= 0
+        return self.shortlists[inside, self.chosen[inside]]
 
 
 def real(records: Records, *, candidates: int = 1, seed: int) -> Canaries:
@@ -144,56 +136,6 @@ class CanaryEvidence(Release):
 
 @final
 @dataclass(frozen=True)
-class RecordedTraining(Mechanism[CanaryEvidence]):
-    """A recorded run by its claim. Released anew, it is what the claim gives away of ideal canaries.
-
-    Ideal canaries have orthogonal gradients of the clipping norm: none hides another. A target is the place of the
-    candidate that was trained on, or −1 for none.
-    """
-
-    noise_multiplier: float
-    sample_rate: float
-    steps: int
-    max_grad_norm: float = 1.0
-    candidates: int = 1
-    framework: str = "any"
-    name: ClassVar[str] = "DP-SGD, recorded"
-
-    @property
-    def releases(self) -> type[Release]:
-        """Log odds."""
-        return CanaryEvidence
-
-    def release(
-        self, known_data: Records | None, targets: Records, generator: torch.Generator
-    ) -> CanaryEvidence:
-        """One ideal canary per trial: every step adds the log-likelihood ratio of what it shows."""
-        del known_data  # whose part is subtracted
-        chosen = targets.features.reshape(len(targets), 1)
-        inside = (torch.arange(self.candidates, device=chosen.device) == chosen).double()
-        variance, rate, shape = self.noise_multiplier**2, self.sample_rate, inside.shape
-        found = torch.zeros(shape, dtype=torch.float64, device=chosen.device)
-        absent = torch.tensor(math.log1p(-rate) if rate < 1 else -math.inf, dtype=torch.float64)
-        for _ in range(self.steps):
-            coin = torch.rand(shape, generator=generator, device=chosen.device) < rate
-            noise = torch.randn(shape, generator=generator, device=chosen.device, dtype=torch.float64)
-            shown = inside * coin + self.noise_multiplier * noise
-            found += torch.logaddexp(absent.to(found), math.log(rate) + (shown - 0.5) / variance)
-        return CanaryEvidence({"log_odds": found})
-
-    def settings(self) -> dict[str, Setting]:
-        """What was claimed, and by whom."""
-        return {
-            "noise_multiplier": self.noise_multiplier,
-            "sample_rate": self.sample_rate,
-            "steps": self.steps,
-            "max_grad_norm": self.max_grad_norm,
-            "framework": self.framework,
-        }
-
-
-@final
-@dataclass(frozen=True)
 class OneRunCanaries(Attack[CanaryEvidence]):
     """The likeliest choice of each canary: in or out, or one of its shortlist."""
 
@@ -207,7 +149,7 @@ class OneRunCanaries(Attack[CanaryEvidence]):
 
     def check(self, knowledge: Knowledge) -> None:
         """A recorded run."""
-        if not isinstance(knowledge.mechanism, RecordedTraining):
+        if knowledge.mechanism.releases is not CanaryEvidence:
             hint = "record the training: `with record(...)`, then `remanence run FOLDER`"
             raise self.refusal(got=knowledge, hint=hint)
 

@@ -6,25 +6,22 @@ SAMPLING_NOT_REPLAYED = Caveat(
     "sampling-not-replayed",
     "replaying the sampler's own generator does not give the records of every step, one drawn batch each.",
     "The budget was computed for records that enter each batch by an independent coin. That was not observed here.",
-    "Record the loader that make_private returns, train on each of its batches once, and let the data set return the "
-    "same record on every read.",
+    "Record make_private's loader, train once on each of its batches, and return the same record on every read.",
     voids=True,
 )
 CLIPPING_NOT_REPLAYED = Caveat(
     "clipping-not-replayed",
-    "the recorder's own gradients of the step's records, each alone and clipped, do not add up to the sum that noise "
-    "was added to.",
+    "the recorder's own clipped gradients of the step's records do not add up to the sum that noise was added to.",
     "It is not confirmed that a record moves the sum by at most the clipping norm. Records may be mixed by a layer "
     "or by the loss, clipped differently, or read differently than the recorder was told.",
-    "Call record(..., reading=Reading(loss=..., call=...)) with the loop's own loss and call. If you did, look for "
-    "layers and losses that combine records.",
+    "record(..., reading=Reading(loss=..., call=...)) as in the loop. Look for layers and losses that mix records.",
     voids=True,
 )
 NORM_FROM_DATA = Caveat(
     "norm-from-data",
     "the clipping norm is neither the declared number nor the value of a schedule that was run before training.",
-    "A norm that is computed from the records gives them away, and so does the noise that is scaled by it. Opacus' own "
-    "adaptive clipping divides its noisy count by the actual batch size.",
+    "A norm computed from the records gives them away, and so does the noise that is scaled by it. Opacus' adaptive "
+    "clipping divides its noisy count by the actual batch size.",
     "Fix the norm, or create a schedule for it before `record` and call it in every step, or after every epoch.",
     voids=True,
 )
@@ -38,8 +35,7 @@ NOISE_NOT_REPLAYED = Caveat(
 SEED_UNKNOWN = Caveat(
     "seed-unknown",
     "the origin of the seeds of noise and batches was not declared, or other code draws from the same generators.",
-    "An adversary who knows or guesses a seed can make the same noise and subtract it. torch starts from the same seed "
-    "everywhere.",
+    "An adversary who knows or guesses a seed can subtract the noise. torch starts from the same seed everywhere.",
     'record(..., seed="os") seeds both from the operating system. With seed="secret" you assert that yours stay '
     "secret; noise and batches then need separate generators.",
     voids=True,
@@ -52,13 +48,11 @@ SEED_ASSERTED = Caveat(
 )
 UPDATE_NOT_REPLAYED = Caveat(
     "update-not-replayed",
-    "the noised gradient, the declared settings and a copy of the optimizer do not reproduce the new weights, or "
-    "something else in the model changed.",
+    "a copy of the optimizer does not reproduce the new weights, or something else in the model changed.",
     "It is not confirmed that the weights depend on noised gradients alone. Learning rates from data, a second step, "
     "statistics in buffers and weights changed by hand all look like this.",
     "Create schedules before `record`. Give every trained parameter to the optimizer that make_private wraps, and "
-    "change weights only after the recording. Declare limits on noised gradients or weights: "
-    "record(..., limits=[5.0]).",
+    "change no weights by hand. Declare limits on noised gradients or weights: record(..., limits=[5.0]).",
     voids=True,
 )
 POST_PROCESSED = Caveat(
@@ -69,20 +63,16 @@ POST_PROCESSED = Caveat(
 )
 COUNTED_FROM_RECORDS = Caveat(
     "counted-from-the-records",
-    "Opacus divides by int(records · rate), and derives the number of steps from the records too; one record fewer "
-    "or more may change one of them.",
+    "one record fewer or more changes int(records · rate), by which Opacus divides, or the number of steps.",
     "The scale of every update then shows whether a record is in or out, and no noise hides it.",
-    "Canaries from shortlists keep the number of records. Otherwise set optimizer.expected_batch_size to a number that "
-    "was chosen without counting, or choose a batch size for which neither changes.",
+    "Use canaries from shortlists, or set optimizer.expected_batch_size to a number chosen without counting records.",
     voids=True,
 )
 NOISE_BELOW_CLAIM = Caveat(
     "noise-below-claim",
-    "the noise of the run, of a step or of a tensor is smaller than the accountant was told, by more than chance "
-    "explains.",
+    "the noise of the run, a step or a tensor is smaller than was accounted, by more than chance explains.",
     "The privacy budget was computed for noise that was not there. Its bound does not hold.",
-    "Compare the measured noise multiplier with the accounted one. Look for code that overrides the optimizer's "
-    "noise.",
+    "Compare the measured noise multiplier with the accounted one. Look for code that overrides the noise.",
     contradicts=True,
 )
 CLIPPING_NOT_PER_RECORD = Caveat(

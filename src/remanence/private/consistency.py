@@ -15,7 +15,7 @@ from torch import Tensor
 
 from remanence.bounds import Segment
 from remanence.private import caveats
-from remanence.private.recording import Json, read_recording, unreadable
+from remanence.private.recording import Json, read_recording
 from remanence.results.caveats import Caveat
 
 _SURE = 6.0  # standard deviations that chance does not explain
@@ -105,16 +105,13 @@ class RecordedRun:
         records, batches, divisor = manifest["records"], manifest["batches"], manifest["divisor"]
         size = (records - 1) / (batches - 1) if batches > 1 else 0.0
         fewer = batches - 1 if size == int(size) and size > 0 else batches
-        changed = [
-            (n, b) for n, b in ((records - 1, fewer), (records + 1, batches)) if n and int(n / b) != divisor
-        ]
-        if changed:
-            other, count = changed[0]
-            epochs = f" and {count} batches an epoch, not {batches}" if count != batches else ""
-            seen = (
-                f"{records} records: divided by {divisor}. {other} records: by {int(other / count)}{epochs}."
-            )
-            yield replace(caveats.COUNTED_FROM_RECORDS, seen=seen)
+        for other, count in ((records - 1, fewer), (records + 1, batches)):
+            if other and int(other / count) != divisor:
+                epochs = f" and {count} batches an epoch, not {batches}" if count != batches else ""
+                by = f"{other} records: by {int(other / count)}{epochs}."
+                seen = f"{records} records: divided by {divisor}. {by}"
+                yield replace(caveats.COUNTED_FROM_RECORDS, seen=seen)
+                return
 
     def _of_noise(self) -> Iterator[Caveat]:
         """The multipliers that were told, and the size of all noise, of every tensor's and of every step's."""
@@ -182,8 +179,5 @@ def _is_poisson(sizes: Tensor, counts: Tensor) -> bool:
 def read_run(folder: str | Path) -> RecordedRun:
     """Read a recorded run; refuse, with the reason, what is not one."""
     manifest, tensors = read_recording(Path(folder))
-    try:
-        claimed = tuple(Segment(noise, min(rate, 1.0), steps) for noise, rate, steps in manifest["claimed"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise unreadable(Path(folder), f"the manifest does not describe a run: {error}") from None
+    claimed = tuple(Segment(noise, min(rate, 1.0), steps) for noise, rate, steps in manifest["claimed"])
     return RecordedRun(manifest, tensors, claimed)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, final
@@ -26,7 +26,7 @@ from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from remanence.core.checks import instance, one_of
+from remanence.core.checks import brief, instance, one_of
 from remanence.core.exceptions import InputError
 from remanence.private.canaries import Canaries
 from remanence.private.opacus_batches import Batches, rate_of
@@ -37,6 +37,7 @@ from remanence.private.own_pass import (
     OwnPass,
     Pass,
     Reading,
+    names_of,
     norms_of,
     quiet_randomness,
     tensors_in,
@@ -80,31 +81,35 @@ def record(
     _check(privacy_engine, optimizer, model, loader, seed)
     records = _check_canaries(loader, canaries)
     with ExitStack() as stack:
+        rate, names = rate_of(loader.batch_sampler), names_of(model._module)
         recorder = RunRecorder(
-            out, records=records, canaries=canaries, history=lambda: privacy_engine.accountant.history
+            out,
+            records=records,
+            canaries=canaries,
+            history=lambda: privacy_engine.accountant.history,
+            expected=(float(optimizer.noise_multiplier), rate, 0),
+            about={
+                "framework": f"Opacus {version('opacus')}, torch {torch.__version__}",
+                "seed": seed or "unknown",
+                "rate": rate,
+                "tensors": [names[id(p)] for p in optimizer.params],
+                **_counted(optimizer, rate, records),
+            },
         )
         if seed == "os":
             stack.enter_context(_seeded(optimizer, loader))
         steps = Steps(recorder, optimizer, model, loader, reading, canaries, limits)
         stack.callback(steps.batches.close)
-        recorder.expected = (float(optimizer.noise_multiplier), steps.batches.rate, 0)
-        recorder.manifest = {
-            "framework": f"Opacus {version('opacus')}, torch {torch.__version__}",
-            "seed": seed or "unknown",
-            "rate": steps.batches.rate,
-            **_counted(optimizer, loader, records),
-        }
         try:
             with steps.watching():
                 yield
         except BaseException as error:
-            recorder.note("recording-stopped", f"{type(error).__name__}: {str(error)[:160]}")
+            recorder.note("recording-stopped", f"{type(error).__name__}: {brief(error)}")
             if recorder.steps:  # the training's own error is what its owner has to see
                 recorder.finish()
             raise
         recorder.replayed("seed", unknown(seed, [steps.noise, steps.draws]), steps=recorder.steps)
-        duplicates = steps.batches.duplicates()
-        if duplicates:
+        if duplicates := steps.batches.duplicates():
             recorder.note("records-duplicated", "", count=duplicates)
         recorder.finish()
 
@@ -125,9 +130,9 @@ def _seeded(optimizer: DPOptimizer, loader: DataLoader[Any]) -> Iterator[None]:
             sampler.generator = batches
 
 
-def _counted(optimizer: DPOptimizer, loader: DataLoader[Any], records: int) -> dict[str, int]:
+def _counted(optimizer: DPOptimizer, rate: float, records: int) -> dict[str, int]:
     """The divisor and the batches of an epoch, where they were counted from the records, as Opacus does."""
-    batches, divisor = round(1 / rate_of(loader.batch_sampler)), optimizer.expected_batch_size
+    batches, divisor = round(1 / rate), optimizer.expected_batch_size
     counted = optimizer.loss_reduction == "mean" and divisor == int(records / batches)
     return {"divisor": divisor, "batches": batches} if counted and divisor else {}
 
@@ -141,9 +146,6 @@ class _Hook:
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         if self._call is not None:
             self._call(*args, **kwargs)
-
-    def __deepcopy__(self, _: Any) -> _Hook:
-        return _Hook()
 
     def __reduce__(self) -> Any:
         return _Hook, ()
@@ -171,12 +173,12 @@ class Steps:
         self.noise = Stream("the generator of the noise", optimizer.generator, device)
         batches: Any = getattr(loader.batch_sampler, "generator", None)
         self.draws = Stream("the generator of the batches", batches, loaders=True)
-        self._updates = Updates(optimizer, self._module, limits)
+        limited = partial(recorder.note, "post-processed")
+        self._of_sums, self._of_gradients = (Limits("noised gradients", limits, limited) for _ in range(2))
+        self._updates = Updates(optimizer, self._module, Limits("weights", limits, limited))
         self._declared = Declared(optimizer, len(loader))
         self._own = OwnPass(model, optimizer.params, reading)
         self._layers, self._shared = LayerDraws(), optimizer.generator is None or batches is None
-        self._of_sums, self._of_gradients = Limits(limits), Limits(limits)
-        recorder.names = self._updates.names()
         self._eps = max((torch.finfo(p.dtype).eps for p in optimizer.params), default=0.0)
         self._stopped = False
         self._stepping = False  # between the noise of a step and the next batch
@@ -240,7 +242,7 @@ class Steps:
                 action()
         except Exception as error:  # noqa: BLE001  nothing that happens here may reach the training
             self._stopped = True
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+            reason = f"{type(error).__name__}: {brief(error)}"
             self._recorder.note("recording-stopped", reason)
             warnings.warn(
                 f"Recording stopped after {self._recorder.steps} steps: {reason}. Training goes on.",
@@ -297,8 +299,7 @@ class Steps:
         try:
             self._add_up(batch, one, members, theirs)
         except Exception as error:  # noqa: BLE001  a loop may look at its records in any way
-            first = (str(error).splitlines() or [""])[0]
-            batch.why = f"the recorder's own pass fails ({type(error).__name__}: {first[:120]})"
+            batch.why = f"the recorder's own pass fails ({type(error).__name__}: {brief(error)})"
         if batch.released is not None:
             self._judge(batch)
 
@@ -312,18 +313,16 @@ class Steps:
         for samples in self._own.gradients(one, features, labels):
             norms = norms_of(samples)
             factors = batch.clipping.factors(norms)
-            batch.add(samples, factors)
+            batch.sums = _added(batch.sums, samples, factors)
             here, most = slice(start, start + norms.shape[1]), far * float(norms.norm(dim=0).max())
             batch.same &= all(
                 len(a) == len(members) and torch.allclose(a[here].float(), b, rtol=far, atol=most)
                 for a, b in zip(theirs, norms, strict=True)
             )
-            rows = members[start : start + len(samples[0])]
-            inside = [place for place, index in enumerate(rows) if index >= self._recorder.first_canary]
-            if batch.looking and inside:
-                own = [f[inside] @ s[inside] for f, s in zip(factors, samples, strict=True)]
-                batch.canaries = torch.cat(own) if batch.canaries is None else batch.canaries + torch.cat(own)
-            start += len(rows)
+            if batch.looking:
+                known = [index < self._recorder.first_canary for index in members[here]]
+                batch.known = _added(batch.known, samples, factors * torch.tensor(known).to(factors))
+            start += norms.shape[1]
 
     def _before_noise(self) -> None:
         """The sum of a logical batch is complete: what the noise must be."""
@@ -345,7 +344,7 @@ class Steps:
         self.noise.taken()
         batch.clipping = batch.clipping or Clipping.of(optimizer)
         self._noised = [p.grad.detach().clone() for p in optimizer.params]  # pyright: ignore[reportOptionalMemberAccess]
-        recorder.replayed("sampling", self._sampled(batch.members))
+        recorder.replayed("sampling", self.batches.settle(batch.members))
         recorder.replayed("norm", batch.norm_why or self._off.get("max_grad_norm", ""))
         noised, why = self._noise_again()
         recorder.replayed("noise", self._off.get("noise_multiplier", why))
@@ -355,7 +354,7 @@ class Steps:
         batch.summed, batch.released = self._summed, noised
         if self._pending is None:  # an empty batch
             self._judge(batch)
-        self._batch = _Batch(self._looks())
+        self._batch = _Batch(looking=recorder.looks())
 
     def _judge(self, batch: _Batch) -> None:
         """A step whose records have been added up again: are they the sum, and what does it say about canaries?"""
@@ -366,17 +365,10 @@ class Steps:
         self._recorder.replayed("clipping", batch.why or self._clipped(batch, batch.clipping))
         one = batch.last or self._fed
         if batch.looking and one is not None:
-            known = torch.cat(batch.summed if batch.sums is None else batch.sums)
-            known = known if batch.canaries is None else known - batch.canaries
-            self._look(one, torch.cat(batch.released) - known, batch.clipping)
-
-    def _sampled(self, members: list[int]) -> str:
-        why = self.batches.settle(members)
-        declared, now, accounted = self.batches.rate, rate_of(self.batches.sampler), self._recorder.claim()[1]
-        if not why and now != declared:
-            return f"the sampler's rate is {now:.4g}; {declared:.4g} was declared"
-        few = accounted < declared * (1 - 1e-9)
-        return f"{accounted:.4g} is accounted, and {declared:.4g} was drawn" if few else why
+            left = torch.cat(batch.released) - torch.cat(batch.known or batch.summed)
+            lists = self._canaries.shortlists
+            features, labels = lists.features.flatten(0, 1), lists.labels.flatten()
+            self._recorder.read(self._own.clipped(one, features, labels, batch.clipping), left)
 
     def _clipped(self, batch: _Batch, clipping: Clipping) -> str:
         """Why the sum that noise is added to is not that of the records' clipped gradients."""
@@ -409,7 +401,7 @@ class Steps:
         both = zip(self._before, self._foreseen, self._noised, strict=True)
         expected = [(before + z).view_as(after) for before, z, after in both]
         flat = [part.flatten().float() for part in expected]
-        if self._as_limited(self._of_sums, "noised gradients", self._noised, expected):
+        if self._of_sums.allow(self._noised, expected):
             return flat, ""
         units = [z.flatten().double() for z in self._foreseen]
         noise = [(a - b).double() for a, b in zip(noised, self._summed, strict=True)]
@@ -418,15 +410,6 @@ class Steps:
         certain = alike < 0.1 or any(_is_share(own, unit) for own, unit in zip(noise, units, strict=True))
         # Otherwise the noise was there, and something was done to it.
         return noised if certain else flat, "the noise generator gives other numbers"
-
-    def _as_limited(
-        self, limits: Limits, what: str, actual: Sequence[Tensor], expected: Sequence[Tensor]
-    ) -> bool:
-        """Whether these are the expected tensors, as they are or limited in size as was declared."""
-        how = limits.explain(actual, expected)
-        if how:
-            self._recorder.note("post-processed", f"{what}: {how}")
-        return how is not None
 
     def _about_to_step(self) -> None:
         """The optimizer's own step begins: are these the noised gradients, divided by what was declared?"""
@@ -446,7 +429,7 @@ class Steps:
             why.append("noised sums are divided by a number that changes")
         self._updated, self._why_update = True, why[0] if why else ""
         noised = [g / scale for g in self._noised]
-        if not self._as_limited(self._of_gradients, "noised gradients", actual, noised):
+        if not self._of_gradients.allow(actual, noised):
             self._why_update = "the optimizer was not given the noised gradient"
             for place, (bare, given) in enumerate(zip(self._summed, actual, strict=True)):
                 if torch.allclose((bare.view_as(given) / scale).to(given), given, rtol=1e-5, atol=1e-9):
@@ -458,32 +441,16 @@ class Steps:
 
     def _after_step(self) -> None:
         """Before anything else happens, and at the end: did the last step lead where it had to?"""
-        if not self._stepping:
-            return
-        self._stepping = False
-        why, limited = self._updates.check()
-        if limited:
-            self._recorder.note("post-processed", limited)
-        self._recorder.replayed("update", self._why_update or why)
+        if self._stepping:
+            self._stepping, why = False, self._updates.check()
+            self._recorder.replayed("update", self._why_update or why)
 
     def _at_the_end(self) -> None:
         """Training is over: replay the last step, and check that nothing has moved since."""
         self._after_step()
-        why, _ = self._updates.check()
-        if why and self._recorder.steps:
+        if self._recorder.steps and (why := self._updates.check()):
             self._recorder.replayed("update", why)
         self._settle()
-
-    def _looks(self) -> bool:
-        """Whether the attack looks for canaries in the next step."""
-        return self._recorder.steps % self._recorder.pause() == 0
-
-    def _look(self, one: Pass, released: Tensor, clipping: Clipping) -> None:
-        """What a step, less the known records' part, says about the canaries."""
-        lists = self._canaries.shortlists
-        features, labels = lists.features.flatten(0, 1), lists.labels.flatten()
-        gradients = self._own.clipped(replace(one, began=None), features, labels, clipping)
-        self._recorder.read(gradients, released)
 
 
 def _is_share(noise: Tensor, unit: Tensor) -> bool:
@@ -502,18 +469,19 @@ class _Batch:
         self.why, self.norm_why = "", ""
         self.clipping: Clipping | None = None
         self.sums: list[Tensor] | None = None
-        self.canaries: Tensor | None = None  # their part of the sums
-        self.same = (
-            True  # the training's gradients of single records, before clipping, are the recorder's own
+        self.known: list[Tensor] | None = (
+            None  # the sums without the canaries, where the attack looks for them
         )
+        self.same = True  # the training's gradients of records, before clipping, are the recorder's own
         self.last: Pass | None = None
         self.summed: list[Tensor] = []  # what the noise was added to
         self.released: list[Tensor] | None = None  # with its noise
 
-    def add(self, samples: list[Tensor], factors: Tensor) -> None:
-        """Some records' gradients, and what they are multiplied with."""
-        more = [factor @ sample for factor, sample in zip(factors, samples, strict=True)]
-        self.sums = more if self.sums is None else [a + b for a, b in zip(self.sums, more, strict=True)]
+
+def _added(sums: list[Tensor] | None, samples: list[Tensor], factors: Tensor) -> list[Tensor]:
+    """The sums of gradients so far, with those of some more records times their factors."""
+    more = [factor @ sample for factor, sample in zip(factors, samples, strict=True)]
+    return more if sums is None else [a + b for a, b in zip(sums, more, strict=True)]
 
 
 def _check(
@@ -531,13 +499,11 @@ def _check(
             got=f"{type(optimizer).__module__}.{type(optimizer).__name__}",
             hint="BatchMemoryManager, which trains large batches in one process",
         )
-    if not isinstance(model, AbstractGradSampleHooks):
-        raise InputError(
-            "The model does not give the gradients of single records.",
-            needs="what make_private returned: a GradSampleModule or GradSampleHooks",
-            got=type(model).__name__,
-            hint="model, optimizer, loader = privacy_engine.make_private(...)",
-        )
+    needs = (
+        "the GradSampleModule or GradSampleHooks that make_private returned, with gradients of single records"
+    )
+    hint = "model, optimizer, loader = privacy_engine.make_private(...)"
+    instance("model", model, AbstractGradSampleHooks, needs, hint)
     one_of("seed", seed, ["os", "secret", None])
     if privacy_engine.accountant.history:
         raise InputError(

@@ -143,8 +143,8 @@ def _marks(batch: Any, rows: int) -> list[int] | None:
     for place, tensor in enumerate(tensors_in(batch)):
         if not tensor.ndim or len(tensor) != rows:
             return None
-        bits = _bits(tensor).reshape(rows, -1).long().cpu()
-        total += (bits * _multipliers(place, bits.shape[1])).sum(1)
+        numbers = _bytes(tensor).reshape(rows, -1).long()
+        total += (numbers * _multipliers(place, numbers.shape[1])).sum(1)
     return total.tolist()
 
 
@@ -177,16 +177,11 @@ def _plain(sampler: Any) -> Any:
     return sampler
 
 
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    whole = tensor.detach().contiguous()
-    whole = torch.view_as_real(whole) if whole.is_complex() else whole
-    return whole.view(_BITS[whole.element_size()])
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().flatten().view(torch.uint8).cpu()
 
 
 @torch.no_grad()
 def checksum(tensor: Tensor) -> tuple[Any, ...]:
     """Changes with any bit of the tensor and with their order, in all likelihood, and needs no copy of it."""
-    return tuple(tensor.shape), zlib.crc32(_bits(tensor).cpu().numpy().data)
+    return tuple(tensor.shape), zlib.crc32(_bytes(tensor).numpy().data)

@@ -6,8 +6,9 @@ import copy
 import gc
 import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, final
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from remanence.private.opacus_batches import checksum
-from remanence.private.own_pass import Clipping, RandomStates, quiet_randomness
+from remanence.private.own_pass import Clipping, RandomStates, copied, names_of, quiet_randomness
 
 _AHEAD = 20_000  # calls for which a schedule is run before training
 _EQUAL = 1e-4  # relative rounding of a limit
@@ -75,20 +76,19 @@ class _Schedule:
     def __init__(self, schedule: Any, optimizer: DPOptimizer, epoch: int) -> None:
         self._live, self._first, self._epoch = schedule, schedule.last_epoch, epoch
         self._called: list[int] = []  # the steps before which it was seen to be called
-        self._values: list[Settings] = []
-        stand_in = _StandIn(optimizer)
+        stand_in = _stand_in(optimizer)
         own = {id(optimizer): stand_in, id(optimizer.original_optimizer): stand_in}
         start = settings_of(stand_in)
-        self._values.append(start)
+        values = [start]  # after every call
         # One that ends, or that needs a loss or anything else that is there in training alone, goes no further.
         with quiet_randomness(), warnings.catch_warnings(), suppress(Exception):
             warnings.simplefilter("ignore")  # no step before a call
             ahead = copy.deepcopy(schedule, own)
             for _ in range(_AHEAD):
                 ahead.step()
-                self._values.append(settings_of(stand_in))
-        self._changing = [n for n in start if any(values[n] != start[n] for values in self._values)]
-        self._values = [{name: values[name] for name in self._changing} for values in self._values]
+                values.append(settings_of(stand_in))
+        changing = [name for name in start if any(each[name] != start[name] for each in values)]
+        self._values = [{name: each[name] for name in changing} for each in values]
 
     def now(self, step: int) -> tuple[Settings, str]:
         """The values at this step, and why they may come from data."""
@@ -103,20 +103,18 @@ class _Schedule:
         return values, "a schedule was not called in every step, or after every epoch"
 
 
-class _StandIn:
-    """What a schedule changes of an optimizer, without parameters."""
-
-    def __init__(self, optimizer: DPOptimizer) -> None:
-        names = ("max_grad_norm", "noise_multiplier", "expected_batch_size", "loss_reduction")
-        vars(self).update({name: getattr(optimizer, name) for name in names})
-        plain = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-        self.param_groups = copy.deepcopy(plain)
-        self.state: dict[Any, Any] = {}
-        self.defaults = dict(optimizer.defaults)
-        self._opt_called = True
-
-    def step(self) -> None:
-        """Schedules look whether it is there."""
+def _stand_in(optimizer: DPOptimizer) -> SimpleNamespace:
+    """What a schedule reads and changes of an optimizer, without parameters."""
+    names = ("max_grad_norm", "noise_multiplier", "expected_batch_size", "loss_reduction")
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    return SimpleNamespace(
+        **{name: getattr(optimizer, name) for name in names},
+        param_groups=copy.deepcopy(groups),
+        state={},
+        defaults=dict(optimizer.defaults),
+        step=lambda: None,
+        _opt_called=True,
+    )
 
 
 def _schedules_of(optimizer: DPOptimizer) -> list[Any]:
@@ -140,18 +138,19 @@ class Limits:
     where it was larger, in every step. The noised gradient alone decides, so that it costs nothing.
     """
 
-    def __init__(self, levels: Sequence[float]) -> None:
+    def __init__(self, what: str, levels: Sequence[float], note: Callable[[str], None]) -> None:
+        self._what, self._note = what, note
         self._ways = [(kind, level) for kind in _SIZES for level in levels]  # that every step has kept
         self._used = False
 
-    def explain(self, actual: Sequence[Tensor], expected: Sequence[Tensor]) -> str | None:
-        """Empty if both are equal to the bit, how they were limited, or None."""
+    def allow(self, actual: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+        """Whether both are equal to the bit, or limited like those of every earlier step, which is noted."""
         equal = all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
         self._ways = [way for way in self._ways if self._fits(actual, _limited(*way, expected))]
-        if equal:
-            return "" if self._ways or not self._used else None
-        self._used = self._used or bool(self._ways)
-        return f"{_SIZES[self._ways[0][0]]} limited to {self._ways[0][1]:.4g}" if self._ways else None
+        if self._ways and not equal:
+            self._used, (kind, level) = True, self._ways[0]
+            self._note(f"{self._what}: {_SIZES[kind]} limited to {level:.4g}")
+        return bool(self._ways) or (equal and not self._used)
 
     @staticmethod
     def _fits(actual: Sequence[Tensor], limited: Sequence[Tensor]) -> bool:
@@ -187,35 +186,21 @@ class Updates:
     A step is replayed when the next batch has come, so that any hidden state that an optimizer reads has changed.
     """
 
-    def __init__(self, optimizer: DPOptimizer, module: nn.Module, limits: Sequence[float]) -> None:
+    def __init__(self, optimizer: DPOptimizer, module: nn.Module, limits: Limits) -> None:
         self._optimizer, self._module = optimizer, module
-        self._names = {id(p): name for name, p in module.named_parameters()}
+        self._names = names_of(module)
         self._others = self._outside()
         self._changed: set[str] = set()  # of what the optimizer does not hold
-        self._of_weights = Limits(limits)
-        self._shadow: torch.optim.Optimizer | None = None
+        self._limits = limits
         self._began: RandomStates | None = None  # the step to be replayed
         self._early = ""  # the weights moved before the step
-        self.why_not = ""
-        try:
-            shadow = copy.deepcopy(optimizer.original_optimizer)
-            for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-                getattr(shadow, hooks).clear()
-            self._shadow = shadow
-        except Exception as error:  # noqa: BLE001  a user's own optimizer may hold anything
-            self.why_not = f"the optimizer cannot be copied ({type(error).__name__}: {str(error)[:120]})"
-
-    def names(self) -> list[str]:
-        """What the optimizer's parameters are called."""
-        return [
-            self._names.get(id(p), f"parameter {place}") for place, p in enumerate(self._optimizer.params)
-        ]
+        self._shadow: torch.optim.Optimizer = copied("optimizer", optimizer.original_optimizer)
+        for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+            getattr(self._shadow, hooks).clear()
 
     @torch.no_grad()
     def begin(self) -> None:
         """A step is about to be taken, with the settings and the gradients that are there."""
-        if self._shadow is None:
-            return
         own = self._optimizer.original_optimizer
         for group, real in zip(self._shadow.param_groups, own.param_groups, strict=True):
             group.update({name: value for name, value in real.items() if name != "params"})
@@ -227,8 +212,8 @@ class Updates:
         self._began = RandomStates.now()
 
     @torch.no_grad()
-    def check(self) -> tuple[str, str]:
-        """Why the model is not where the last step led, if it is not; and how it was limited afterwards."""
+    def check(self) -> str:
+        """Why the model is not where the last step led, if it is not."""
         now = self._outside()
         self._changed |= {
             name
@@ -236,8 +221,6 @@ class Updates:
             if value not in (self._others.get(name), _next(self._others.get(name)))
         }
         self._others = now
-        if self._shadow is None:
-            return self.why_not, ""
         if self._began is not None:
             with quiet_randomness():
                 self._began.restore()
@@ -245,18 +228,16 @@ class Updates:
             self._began = None
         twins = [p for group in self._shadow.param_groups for p in group["params"] if p.requires_grad]
         actual = [p.detach() for p in self._optimizer.params]
-        off = [n for n, a, e in zip(self.names(), actual, twins, strict=True) if not torch.equal(a, e)]
-        limited = self._of_weights.explain(actual, twins)
+        names = [self._names[id(p)] for p in self._optimizer.params]
+        off = [n for n, a, e in zip(names, actual, twins, strict=True) if not torch.equal(a, e)]
+        allowed = self._limits.allow(actual, twins)
         for twin, p in zip(twins, actual, strict=True):  # the next step begins here
             twin.copy_(p)
         if self._changed:
-            return f"`{min(self._changed)}` changed, and is not the optimizer's", ""
-        if limited is None:
-            return (
-                f"`{(off or self.names())[0]}` differs from the result of the gradient and the optimizer",
-                "",
-            )
-        return self._early, limited and f"weights: {limited}"
+            return f"`{min(self._changed)}` changed, and is not the optimizer's"
+        if not allowed:
+            return f"`{(off or names)[0]}` differs from the result of the gradient and the optimizer"
+        return self._early
 
     def _outside(self) -> dict[str, Any]:
         """Marks of all that the module holds and the optimizer does not train: parameters, buffers, attributes."""

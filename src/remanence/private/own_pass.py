@@ -27,19 +27,18 @@ from torch.nn.functional import cross_entropy
 from remanence.core.checks import refusing
 from remanence.private.seeds import goes_on
 
+_LABELS = ("labels", "label", "targets", "target", "y")  # of a batch that is a mapping
 _MOST_NUMBERS = 2**26  # of gradients that are computed at once, a quarter of a gigabyte
 
 
 def features_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
     """What a batch of the loader holds: `(features, labels)`, a mapping with `labels`, or features alone."""
     if isinstance(batch, Mapping):
-        names = [name for name in batch if isinstance(batch[name], Tensor)]
-        told = next(
-            (name for name in names if str(name) in ("labels", "label", "targets", "target", "y")), None
-        )
-        features = batch[next(name for name in names if name != told)]
-        return features, torch.zeros(len(features)) if told is None else batch[told]
-    features, *labels = [batch] if isinstance(batch, Tensor) else list(batch)
+        tensors = {str(name): part for name, part in batch.items() if isinstance(part, Tensor)}
+        labels = [tensors.pop(name) for name in _LABELS if name in tensors]
+        features = next(iter(tensors.values()))
+    else:
+        features, *labels = [batch] if isinstance(batch, Tensor) else list(batch)
     return features, labels[0] if labels else torch.zeros(len(features))
 
 
@@ -165,7 +164,7 @@ class Pass:
 
     autocast: torch.dtype | None
     floats: torch.dtype | None  # the type of the model's inputs
-    began: RandomStates | None
+    began: RandomStates
     modes: tuple[bool, ...]
     weights: list[Tensor]
     buffers: dict[str, Tensor]
@@ -179,18 +178,14 @@ class OwnPass:
         self._original: nn.Module = model._module
         self._reading, self._parameters = reading, list(trained)
         frozen = {id(p): p for p in self._original.parameters() if not p.requires_grad}
-        summary = "The model cannot be copied, so a step cannot be replayed without touching it."
-        name, needs = type(self._original).__name__, "a module that copy.deepcopy copies"
-        hint = "keep in the module only what copy.deepcopy copies"
-        with refusing(Exception, summary, needs=needs, got=name, hint=hint):  # it may fail in any way
-            self._inner = copy.deepcopy(self._original, {**frozen, id(model): model})
+        self._inner: nn.Module = copied("model", self._original, {**frozen, id(model): model})
         for module in self._inner.modules():
             vars(module).pop("autograd_grad_sample_hooks", None)
             vars(module).pop("activations", None)
             for hooks in (module._forward_hooks, module._backward_hooks):
                 for key in [key for key, hook in hooks.items() if _is_opacus(hook)]:
                     del hooks[key]
-        names = {id(p): name for name, p in self._original.named_parameters()}
+        names = names_of(self._original)
         self._names = [names[id(p)] for p in trained]
         self._one_by_one = False  # where a layer cannot be mapped over records
         self._rows = max(1, _MOST_NUMBERS // max(1, sum(p.numel() for p in trained)))  # at once
@@ -222,8 +217,7 @@ class OwnPass:
         if features.is_floating_point() and one.floats is not None:
             features = features.to(one.floats)
         with quiet_randomness():
-            if one.began is not None:
-                one.began.restore()
+            one.began.restore()
             for start in range(0, len(labels), self._rows):
                 rows = slice(start, start + self._rows)
                 yield self._alone(one, features[rows], labels[rows])
@@ -237,7 +231,7 @@ class OwnPass:
             yield torch.cat(samples, 1)
 
     def _alone(self, one: Pass, features: Tensor, labels: Tensor) -> list[Tensor]:
-        trained = dict(zip(self._names, one.weights, strict=True))
+        trained, found = dict(zip(self._names, one.weights, strict=True)), {}
         buffers = {name: buffer.clone() for name, buffer in one.buffers.items()}
         reading = self._reading
 
@@ -249,20 +243,30 @@ class OwnPass:
         mixed = nullcontext() if one.autocast is None else torch.autocast(device, dtype=one.autocast)
         with torch.enable_grad(), warnings.catch_warnings(), mixed:
             warnings.simplefilter("ignore")  # about layers that are slow to map
-            found = None if self._one_by_one else self._mapped(loss, trained, features, labels)
-            if found is None:
+            if not self._one_by_one:
+                before = RandomStates.now()
+                try:
+                    found = vmap(grad(loss), (None, 0, 0), randomness="different")(trained, features, labels)
+                except (RuntimeError, ValueError, TypeError):  # not every layer can be mapped
+                    self._one_by_one = True
+                    before.restore()
+            if self._one_by_one:
                 each = [grad(loss)(trained, x, y) for x, y in zip(features, labels, strict=True)]
                 found = {name: torch.stack([own[name] for own in each]) for name in trained}
         return [found[name].detach().flatten(1).float() for name in self._names]
 
-    def _mapped(self, loss: Any, trained: dict[str, Tensor], features: Tensor, labels: Tensor) -> Any:
-        before = RandomStates.now()
-        try:
-            return vmap(grad(loss), (None, 0, 0), randomness="different")(trained, features, labels)
-        except (RuntimeError, ValueError, TypeError):  # not every layer can be mapped
-            self._one_by_one = True
-            before.restore()
-            return None
+
+def copied(what: str, original: Any, shared: dict[int, Any] | None = None) -> Any:
+    """A copy of the user's model or optimizer, but for what is `shared`; refuse if it cannot be copied."""
+    summary = f"The {what} cannot be copied, so a step cannot be replayed without touching it."
+    name, hint = type(original).__name__, f"keep in the {what} only what copy.deepcopy copies"
+    with refusing(Exception, summary, needs=f"{what}s that copy.deepcopy copies", got=name, hint=hint):
+        return copy.deepcopy(original, shared)
+
+
+def names_of(module: nn.Module) -> dict[int, str]:
+    """The names of the module's parameters, by their `id`."""
+    return {id(p): name for name, p in module.named_parameters()}
 
 
 def norms_of(samples: Sequence[Tensor]) -> Tensor:

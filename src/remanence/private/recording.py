@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
@@ -66,7 +66,8 @@ Claim = tuple[float, float, int]  # noise multiplier, sampling rate, steps
 class RunRecorder:
     """Takes a run in step by step, and keeps of it what an audit needs. Memory does not grow with the model's size.
 
-    `history` asks the accountant what it has been told. `canaries.inserted` must be the last records of the data.
+    `history` asks the accountant what it has been told, and `expected` is the claim before it has been told anything.
+    `canaries.inserted` must be the last records of the data. `about` goes into the manifest.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class RunRecorder:
         records: int,
         canaries: Canaries,
         history: Callable[[], Sequence[Claim]],
+        expected: Claim,
+        about: Json,
     ) -> None:
         self._folder = Path(folder)
         if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
@@ -86,12 +89,10 @@ class RunRecorder:
                 hint="another out=..., or remove the old recording first",
             )
         check_writable(self._folder)
-        self._history = history
-        self.expected: Claim = (0.0, 1.0, 0)  # until the accountant has been told of a step
+        self._history, self._expected, self._about = history, expected, about
         self.steps = 0
         self.noted: dict[str, dict[str, Any]] = {}  # how often something was wrong, and what it was at first
         self.rounding = 0.0  # clipping norms by which a sum differed from the recorder's own
-        self.names: list[str] = []
         self.first_canary = records - len(canaries.inserted)
         self._replayed: dict[str, int] = dict.fromkeys(PARTS, 0)
         self._records, self._canaries = records, canaries
@@ -100,7 +101,6 @@ class RunRecorder:
         self._members: list[Tensor] = []
         self._settings: list[list[float]] = []  # clipping norm, multiplier told
         self._reader = CanaryReader(len(canaries), canaries.candidates)
-        self.manifest: Json = {}
 
     def add(
         self,
@@ -126,10 +126,11 @@ class RunRecorder:
         """The noise on a tensor did not reach the last update."""
         self._noise[-1][place] = 0.0
 
-    def pause(self) -> int:
-        """How many steps pass between two looks at all candidates: so many that looking costs a quarter of training."""
+    def looks(self) -> bool:
+        """Whether the attack looks for all candidates in the next step; looking costs a quarter of training."""
         candidates = self._canaries.shortlists.labels.numel()
-        return max(1, math.ceil(4 * candidates / max(1.0, self.claim()[1] * self._records)))
+        pause = math.ceil(4 * candidates / max(1.0, self.claim()[1] * self._records))
+        return self.steps % max(1, pause) == 0
 
     def read(self, gradients: Iterable[Tensor], released: Tensor) -> None:
         """Look for the canaries in the last step: all candidates' clipped gradients, the release less the known."""
@@ -138,13 +139,8 @@ class RunRecorder:
         self._reader.step(gradients, released, noise=noise * norm, norm=norm, sample_rate=min(rate, 1.0))
 
     def claim(self) -> Claim:
-        """What the accountant has been told of this step, or of the last one that it knows of."""
-        wanted, last = self.steps, self.expected
-        for last in self._history():
-            if wanted < last[2]:
-                return last
-            wanted -= last[2]
-        return last
+        """What the accountant has been told of the last step that it knows of."""
+        return (self._expected, *self._history())[-1]
 
     def replayed(self, part: str, why: str = "", *, steps: int = 1) -> None:
         """Note that a part of a step was replayed, or why it was not."""
@@ -182,26 +178,22 @@ class RunRecorder:
             "design": str(self._canaries.design),
             "sha256": self._canaries.shortlists.sha256(),
         }
-        about = {
+        content = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+        manifest = {
+            "format": FORMAT,
+            "remanence": version("remanence"),
+            **self._about,
             "claimed": claimed,
             "records": self._records,
             "steps": self.steps,
-            "tensors": self.names,
             "replayed": self._replayed,
             "noted": self.noted,
             "rounding": self.rounding,
             "canaries": canaries,
+            "sha256": hashlib.sha256(content).hexdigest(),
         }
-        write_recording(self._folder, {**about, **self.manifest}, tensors)
-
-
-def write_recording(folder: Path, manifest: Json, tensors: Mapping[str, Tensor]) -> None:
-    """Both files, which only their user can read: the manifest, and the tensors whose hash it holds."""
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    sha256 = hashlib.sha256(content).hexdigest()
-    document = {"format": FORMAT, "remanence": version("remanence"), **manifest, "sha256": sha256}
-    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
-    write_files(folder, {TENSORS: content, MANIFEST: text.encode()}, hint="another out=...")
+        text = json.dumps(manifest, indent=2, allow_nan=False) + "\n"
+        write_files(self._folder, {TENSORS: content, MANIFEST: text.encode()}, hint="another out=...")
 
 
 def read_recording(folder: Path) -> tuple[Json, dict[str, Tensor]]:
@@ -209,31 +201,22 @@ def read_recording(folder: Path) -> tuple[Json, dict[str, Tensor]]:
     name = MANIFEST
     try:
         content = read_bytes(folder / MANIFEST)
-        told = parse_json(content, {"type": "object"}).get("format")
-        if told != FORMAT:
-            raise unreadable(folder, f"it has format {told!r}, and this version reads format {FORMAT}")
+        written = parse_json(content, {"type": "object"}).get("format")
+        if written != FORMAT:
+            raise UnusableFileError(f"it has format {written!r}, and this version reads format {FORMAT}")
         manifest, name = parse_json(content, _SCHEMA), TENSORS
         content = read_bytes(folder / TENSORS, MOST_TENSORS)
         if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
-            raise unreadable(folder, f"{TENSORS} is not the file that was recorded")
+            raise UnusableFileError("not the file that was recorded")
         tensors = parse_tensors(content)
+        lengths = {len(tensors["settings"]), len(tensors["noise"]), len(tensors["starts"]) - 1}
+        if lengths != {manifest["steps"]}:
+            raise UnusableFileError(f"it is not about {manifest['steps']} steps, as the manifest says")
     except UnusableFileError as error:
-        raise unreadable(folder, f"{name}: {error}") from None
-    if (
-        not len(tensors["settings"])
-        == len(tensors["noise"])
-        == len(tensors["starts"]) - 1
-        == manifest["steps"]
-    ):
-        raise unreadable(folder, f"{TENSORS} is not about {manifest['steps']} steps, as the manifest says")
+        raise InputError(
+            "The recording cannot be read.",
+            needs=f"a folder written by record(...), with its {MANIFEST}",
+            got=f"{folder}: {name}: {error}",
+            hint="record the training again",
+        ) from None
     return manifest, tensors
-
-
-def unreadable(folder: Path, reason: str) -> InputError:
-    """The error for a folder that is not a recording, or was changed."""
-    return InputError(
-        "The recording cannot be read.",
-        needs=f"a folder written by record(...), with its {MANIFEST}",
-        got=f"{folder}: {reason}",
-        hint="record the training again",
-    )
