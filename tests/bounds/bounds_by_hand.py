@@ -79,21 +79,3 @@ def mixture_ratio(x, noise, rate, records):
     """The likelihood ratio of one step for a person with several records, each sampled on its own."""
     weights = [math.comb(records, j) * rate**j * (1 - rate) ** (records - j) for j in range(records + 1)]
     return sum(weight * np.exp((j * x - j**2 / 2) / noise**2) for j, weight in enumerate(weights))
-
-
-def few_steps(baseline, noise, rate, records, steps):
-    """γ of up to three steps for a person with several records: a fine grid in every step, sorted by the ratio.
-
-    The grid's own pair is a post-processing of the true one up to the rule's error, which is far below 1e-6 here.
-    """
-    points = {1: 200_001, 2: 1_501, 3: 181}[steps]
-    x = np.linspace(-8.5 * noise, records + 8.5 * noise, points)
-    ratio = mixture_ratio(x, noise, rate, records)
-    absent = np.exp(-0.5 * (x / noise) ** 2)
-    absent /= absent.sum()
-    null, ratios = absent, ratio
-    for _ in range(steps - 1):
-        null, ratios = np.outer(null, absent).ravel(), np.outer(ratios, ratio).ravel()
-    order = np.argsort(-ratios)
-    size, power = np.cumsum(null[order]), np.cumsum((null * ratios)[order])
-    return float(np.interp(baseline, size, power / power[-1]))

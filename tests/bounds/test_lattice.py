@@ -118,13 +118,6 @@ def test_two_steps_match_nested_quadrature(first, second, baseline):
     assert_brackets(ends, math.log(two_steps(baseline, first, second)))
 
 
-def test_splitting_a_run_into_equal_parts_changes_nothing():
-    whole, _ = lattice_bracket((Segment(0.8, 0.05, 300),), math.log(0.01))
-    parts, _ = lattice_bracket((Segment(0.8, 0.05, 100), Segment(0.8, 0.05, 200)), math.log(0.01))
-    assert parts.log_lower == pytest.approx(whole.log_lower, abs=1e-9)
-    assert parts.log_upper == pytest.approx(whole.log_upper, abs=1e-9)
-
-
 def test_the_near_atomic_anchor_is_certified():
     ends, _ = lattice_bracket((Segment(0.2, 0.01, 100),), math.log(0.1), rtol=1e-6)
     assert ends.excess(1e-6) <= 1

@@ -39,9 +39,8 @@ def test_the_final_weights_of_a_head_hide_as_well_as_proven_and_no_better():
     # So tight a clipping makes every step a constant one, which is the worst case of the theorem.
     trials, embedding = 20_000, torch.tensor([3.0, 4.0])
     labels = torch.randint(2, (trials, 1), generator=torch.Generator().manual_seed(0))
-    targets = Records(
-        torch.zeros(trials, 1, 1), labels.float(), embedding=embedding.expand(trials, 1, 2).contiguous()
-    )
+    seen = embedding.expand(trials, 1, 2).contiguous()
+    targets = Records(torch.zeros(trials, 1, 1), labels.float(), embedding=seen)
     release = HEAD.release(None, targets, torch.Generator().manual_seed(1))
     score = (release["weight"] @ embedding + release["bias"]).flatten()
     rate = float(((score > 0) == (labels[:, 0] == 1)).double().mean())
@@ -101,11 +100,8 @@ def test_noise_on_penalised_logistic_weights_is_a_gaussian_mechanism():
 def test_a_model_without_a_proof_is_refused(model):
     with pytest.raises(InputError, match="no proven ceiling"):
         of(model, 0.1, feature_norm=1.0)
-    assert Multinomial(3)  # which has one, with all weights penalised
-    assert (
-        of(GLM(Multinomial(3), penalty=9.0, intercept_penalty=9.0, noise=0.1), 0.1, feature_norm=1.0).success
-        < 1
-    )
+    penalised = GLM(Multinomial(3), penalty=9.0, intercept_penalty=9.0, noise=0.1)  # all weights
+    assert of(penalised, 0.1, feature_norm=1.0).success < 1
 
 
 def test_an_audit_says_that_its_data_hold_several_records_of_one_person():

@@ -31,6 +31,8 @@ def test_guesses_are_compared_as_the_reduction_says(reduction, targets, guesses,
     found = Criterion(mean_squared_error, 0.01, reduction).compare(records(targets), records(guesses))
     assert found.errors.tolist() == [pytest.approx(row) for row in errors]
     assert found.succeeded.tolist() == [[error <= 0.01 for error in row] for row in errors]
+    # Labels are all equal here, and a record without a guess has none that agrees.
+    assert reduction is not MATCHED or torch.equal(found.labels_agree, found.errors.isfinite())
 
 
 @pytest.mark.parametrize(
