@@ -33,7 +33,7 @@ from remanence.tables.trees import misplaced_nodes
 
 _ROUNDED = 1e-7  # of the size of a number: a table of fewer digits
 _SEEDS = 6  # fits, before a model that draws at random is called another table's
-_ALIKE = 1e-4  # of the size of a number, between two fits that draw nothing
+_TOLERANCE = 1e-4  # of the size of a number, between two fits that draw nothing
 
 
 # How closely a second fit reproduces a part: only nearly if, say, the table was rounded.
@@ -67,11 +67,11 @@ def compare_with_refit(part: Part) -> Fit | None:
     if isinstance(part.estimator, str) or not hasattr(part.estimator, "fit"):
         return None
     worst, off, conclusive = _compared(part, 2)
-    if off > _ALIKE and part.estimator.get_params().get("random_state", 0) is None:
+    if off > _TOLERANCE and part.estimator.get_params().get("random_state", 0) is None:
         worst, off, conclusive = _compared(part, _SEEDS)  # two fits that draw at random may agree by chance
-    if off > _ALIKE and getattr(part.estimator, "warm_start", False):
+    if off > _TOLERANCE and getattr(part.estimator, "warm_start", False):
         return None  # it went on from an earlier fit, which cannot be repeated
-    if off > _ALIKE:
+    if off > _TOLERANCE:
         raise MisfitError(
             "This model was not fitted on this table.",
             needs="a table on which fitting the same estimator again gives the same numbers",

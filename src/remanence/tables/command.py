@@ -98,6 +98,7 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
         features = features[list(names)]  # columns are matched by name, whatever their order in the file
     own = frame[weights[0]] if weights else None
     game = _first_that_belongs(estimator, features, labels, own)
+    columns = [column.name for column in game.mechanism.rows.columns]
     if options.known == "all-but-one":
         return game
     if options.known == "none":
@@ -107,9 +108,9 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
             "It is not clear what the adversary knows.",
             needs="all-but-one, none, or columns: and comma-separated names",
             got=f"--known {options.known}",
-            hint=f"--known columns:{game_columns(game)[0]}",
+            hint=f"--known columns:{columns[0]}",
         )
-    given = columns_named(options.known.removeprefix("columns:"), game_columns(game), "--known columns:")
+    given = columns_named(options.known.removeprefix("columns:"), columns, "--known columns:")
     return with_known(game, columns=given)
 
 
@@ -165,8 +166,3 @@ def columns_named(names: str | None, columns: Sequence[Any], option: str) -> lis
             hint="comma-separated names of the table's columns",
         )
     return chosen
-
-
-def game_columns(game: TableGame) -> list[str]:
-    """The columns of a table's game, by name."""
-    return [column.name for column in game.mechanism.rows.columns]

@@ -194,10 +194,9 @@ class LeaveOneOut(AnyGame[MechanismT]):
 
     def prepare(self, attack: Attack, draws: Draws, run: Run) -> _Model:
         """The model, trained where none was handed in. Each trial has an adversary of its own."""
-        first = self.data[:1][None]
-        release = self.release or self.mechanism.release(self.data[1:], first, draws.stream("training"))
-        gradient = self.mechanism.remaining_gradient(self.data[1:], first, release)
-        return _Model(attack, release, gradient)
+        known, first = self.data[1:], self.data[:1][None]
+        release = self.release or self.mechanism.release(known, first, draws.stream("training"))
+        return _Model(attack, release, self.mechanism.remaining_gradient(known, first, release))
 
     def trials(self, prepared: _Model, draws: Draws, unit: Unit) -> Outcome:
         """Compare the attack's finding for each record with that record, and with another one."""
@@ -301,12 +300,14 @@ class LeaveOneOut(AnyGame[MechanismT]):
         for name, index in zip(names, places.tolist(), strict=True):
             knowledge = self._knowledge_of(data, index, data.without(index))
             alone = model.attack.prepare(knowledge, draws.stream("attack"))(model.release).records
-            again = self.criterion.compare(wanted[index : index + 1][None], alone)
-            if not bool(again.succeeded.all() | (again.errors <= 10 * self.criterion.threshold).all()):
+            comparison = self.criterion.compare(wanted[index : index + 1][None], alone)
+            if not bool(
+                comparison.succeeded.all() | (comparison.errors <= 10 * self.criterion.threshold).all()
+            ):
                 raise InputError(
                     f"The attack {model.attack.info.name} finds record {name} only while it looks at it.",
                     needs="`expose` and `prepare` on the other records to agree for each record",
-                    got=f"an error of {float(again.errors.max()):.3g} without it",
+                    got=f"an error of {float(comparison.errors.max()):.3g} without it",
                     hint="remanence.testing.check_attack tells what an attack may look at",
                 )
 
@@ -348,8 +349,8 @@ def guesses_from_others(
     found = []
     for criterion in criteria:
         each = replace(criterion, reduction=Reduction.EACH)
-        alike = _meets(each, asked)  # (asked, guessed)
-        common = asked[(alike.sum(0) - alike.int()).masked_fill(own, -1).argmax(1)]
+        right = _meets(each, asked)  # (asked, guessed)
+        common = asked[(right.sum(0) - right.int()).masked_fill(own, -1).argmax(1)]
         mean = replace(common, features=means.view_as(asked.features).to(asked.features.dtype))
         guesses = {"the commonest other record": common, "the others' mean": mean, **shared}
         rates = {
@@ -365,5 +366,4 @@ def guesses_from_others(
 def _meets(criterion: Criterion, records: Records) -> Tensor:
     """Which record (column) would be a right guess for which (row)."""
     rows = max(1, NUMBERS_AT_ONCE // (len(records) * records.flat.shape[-1]))
-    starts = range(0, len(records), rows)
-    return torch.cat([criterion.meets(records[start : start + rows], records) for start in starts])
+    return torch.cat([criterion.meets(part, records) for part in records.split(rows)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,10 @@ def load_estimator(target: str, trusted: Sequence[str] = ()) -> Any:
             got=target,
             hint=f"{target}:function, which returns the fitted model" if file.is_file() else "check the path",
         )
-    parts = {} if file.suffix.lower() in _EXECUTES else _parts(file)
+    parts: dict[str, bytes] = {}
+    if file.suffix.lower() not in _EXECUTES:
+        with suppress(UnusableFileError):
+            parts = read_archive(file, _MOST)
     if "schema.json" not in parts:
         raise InputError(
             "This file is not opened: a pickle or joblib file executes code when it is loaded.",
@@ -64,13 +68,6 @@ def load_estimator(target: str, trusted: Sequence[str] = ()) -> Any:
     require_fitted(model)
     # A folder of joblib's, which would be unpickled.
     return model.set_params(**dict.fromkeys(name for name in model.get_params() if name.endswith("memory")))
-
-
-def _parts(file: Path) -> dict[str, bytes]:
-    try:
-        return read_archive(file, _MOST)
-    except UnusableFileError:
-        return {}
 
 
 def read_table(path: Path) -> Any:

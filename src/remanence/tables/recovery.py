@@ -82,8 +82,8 @@ def _inverted(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
     try:
         with np.errstate(all="ignore"):
             table = np.asarray(before, dtype=np.float64)
-            again = np.asarray(inverse(np.asarray(transformed(step, before), dtype=np.float64)))
-            same = np.isclose(again, table, rtol=1e-6, atol=1e-9 * np.nanstd(table, 0), equal_nan=True)
+            replayed = np.asarray(inverse(np.asarray(transformed(step, before), dtype=np.float64)))
+            same = np.isclose(replayed, table, rtol=1e-6, atol=1e-9 * np.nanstd(table, 0), equal_nan=True)
             own = np.asarray(inverse(after), dtype=np.float64)
     except (TypeError, ValueError):  # words, or no inverse
         return found
@@ -130,15 +130,15 @@ def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.
     for place, column in enumerate(kept):
         fill, own = statistics[column], table[:, column]
         gaps = np.array([plain(value) is None for value in own])
-        common = np.array([alike(value, fill) for value in own]) & ~gaps
+        common = np.array([nearly_equal(value, fill) for value in own]) & ~gaps
         found[:, column] = after[:, place]
-        filled = np.array([value is not UNKNOWN and alike(value, fill) for value in after[:, place]])
+        filled = np.array([value is not UNKNOWN and nearly_equal(value, fill) for value in after[:, place]])
         for row in np.flatnonzero(filled):
             if gaps.sum() - gaps[row] <= common.sum() - common[row]:
                 continue
             # A gap does not change a fill value that is learned; an observed value equal to it may.
             others = np.delete(own, row)[~np.delete(gaps, row)]
-            if step.strategy == "constant" or (len(others) and alike(_filling(step, others), fill)):
+            if step.strategy == "constant" or (len(others) and nearly_equal(_filling(step, others), fill)):
                 found[row, column] = None
     return found
 
@@ -149,7 +149,7 @@ def _filling(step: impute.SimpleImputer, values: np.ndarray) -> Any:
     return fresh.set_params(add_indicator=False).fit(values[:, None]).statistics_[0]
 
 
-def alike(value: Any, fill: Any) -> bool:
+def nearly_equal(value: Any, fill: Any) -> bool:
     """Whether two values are equal up to rounding."""
     if isinstance(value, int | float) and isinstance(fill, int | float | np.number):
         return abs(float(value) - float(fill)) <= _SAME * max(1.0, abs(float(fill)))

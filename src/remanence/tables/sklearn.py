@@ -186,8 +186,8 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
 
 def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray) -> None:
     width = matrix.shape[1] + mechanism.fit_intercept
-    alike = mechanism.family.classes and mechanism.class_weights is None
-    if not mechanism.fit_intercept and not alike:
+    classes_weigh_alike = mechanism.family.classes and mechanism.class_weights is None
+    if not mechanism.fit_intercept and not classes_weigh_alike:
         raise InputError(
             "Without an intercept the equations give a record only up to a factor.",
             needs="an intercept, or classes that weigh the same",

@@ -119,10 +119,12 @@ def _labels(part: Part, matrix: np.ndarray, stored: np.ndarray) -> dict[bytes, A
     held += _implied_labels(part.estimator)
     if own.dtype.kind in "fiu" and classes is None:
         spread = 1e-4 * float(wanted.std())
-        alike = any(values.dtype.kind in "fiu" and np.abs(wanted - values).max() <= spread for values in held)
+        stored_too = any(
+            values.dtype.kind in "fiu" and np.abs(wanted - values).max() <= spread for values in held
+        )
     else:
-        alike = any(np.array_equal(each, values) for each in shown for values in held)
-    return dict(zip(keys, wanted.tolist(), strict=True)) if alike else {}
+        stored_too = any(np.array_equal(each, values) for each in shown for values in held)
+    return dict(zip(keys, wanted.tolist(), strict=True)) if stored_too else {}
 
 
 def _implied_labels(model: Any) -> list[np.ndarray]:

@@ -24,7 +24,7 @@ from remanence.tables.parts import Part
 from remanence.tables.recovery import Clue
 from remanence.tables.rows import UNKNOWN, as_numbers, as_values, column_values, known
 
-_ALIKE = 1e-6  # of the largest number, between sums in another order
+_TOLERANCE = 1e-6  # of the largest number, between sums in another order
 _FORESTS = (
     ensemble.RandomForestClassifier,
     ensemble.RandomForestRegressor,
@@ -194,7 +194,7 @@ def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
     own = weights[seen]
     total = paths.T @ own
     wrong = np.asarray(paths.sum(0)).ravel() != structure.n_node_samples
-    wrong |= np.abs(total - structure.weighted_n_node_samples) > _ALIKE * max(1.0, float(total.max()))
+    wrong |= np.abs(total - structure.weighted_n_node_samples) > _TOLERANCE * max(1.0, float(total.max()))
     inner = structure.children_left != -1
     if grown.targets is not None:
         targets = grown.targets[seen]
@@ -202,19 +202,21 @@ def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
         means = paths.T @ (own[:, None] * targets) / held
         checked = np.ones(len(total), dtype=bool) if grown.leaves_hold_means else inner
         off = np.abs(means - structure.value[:, 0, :]).max(1)
-        wrong |= checked & (off > _ALIKE * max(1.0, float(np.abs(targets).max(initial=0.0))))
+        wrong |= checked & (off > _TOLERANCE * max(1.0, float(np.abs(targets).max(initial=0.0))))
         if not grown.leaves_hold_means:  # the impurity of each node shows what they were grown on
             spread = (paths.T @ (own[:, None] * targets**2) / held - means**2)[:, 0]
             largest = max(1e-300, float(np.abs(structure.impurity).max()))
-            wrong |= np.abs(spread - structure.impurity) > _ALIKE * largest
+            wrong |= np.abs(spread - structure.impurity) > _TOLERANCE * largest
     if grown.tree.splitter == "best":
         for node in np.flatnonzero(inner).tolist():
             wrong[node] |= not _splits(structure, paths, table[seen], node)
     if grown.labels is not None and not wrong.any():  # on another table, other splits would be better
         fresh: Any = clone(grown.tree)
-        again = fresh.fit(table, grown.labels, sample_weight=weights).tree_
-        parts = ((again.feature, structure.feature), (again.threshold, structure.threshold))
-        wrong[:] = not all(np.array_equal(*each) for each in parts)
+        repeated = fresh.fit(table, grown.labels, sample_weight=weights).tree_
+        same = (
+            np.array_equal(getattr(repeated, of), getattr(structure, of)) for of in ("feature", "threshold")
+        )
+        wrong[:] = not all(same)
     return wrong
 
 
@@ -289,7 +291,7 @@ def read_nodes(part: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
             high[inside[left], column] = np.minimum(high[inside[left], column], threshold)
             low[inside[right], column] = np.maximum(low[inside[right], column], threshold)
             if tree.splitter == "best":
-                for row, value in _told(values, left, right, fallen, node):
+                for row, value in _determined(values, left, right, fallen, node):
                     exact[inside[row], column] = value
         _read_labels(part, fallen, times, labels)
     return low, high, exact, labels
@@ -322,7 +324,7 @@ class _Fallen:
         return passed[:, self.structure.children_left[node]], passed[:, self.structure.children_right[node]]
 
 
-def _told(
+def _determined(
     values: np.ndarray, left: np.ndarray, right: np.ndarray, fallen: _Fallen, node: int
 ) -> list[tuple[int, float]]:
     """Rows whose value follows from a threshold and the other rows."""
