@@ -42,16 +42,13 @@ class Page(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
         self.feed(page)
+        self.text = " ".join(" ".join(self.words).split())
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data):
         self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 @cache
@@ -95,14 +92,9 @@ def poisoned(found: AuditResult) -> AuditResult:
 def made_up(successes: int, trials: int, *, control: int = 0, guess: float = 0.0, limit: float = 0.1):
     """A result in which these numbers were measured."""
     exposed = result(Verdict.EXPOSED)
-    best = replace(
-        exposed.strongest,
-        main=SuccessRate(successes, trials),
-        control=SuccessRate(control, trials),
-        baseline=Baseline(guess, guess, "exact"),
-        findings=(),
-        arrays={},
-    )
+    rates = {"main": SuccessRate(successes, trials), "control": SuccessRate(control, trials)}
+    chance = Baseline(guess, guess, "exact")
+    best = replace(exposed.strongest, **rates, baseline=chance, findings=(), arrays={})
     return judged(replace(exposed, evidence=(best,), policy=Policy(limit), companions=()))
 
 

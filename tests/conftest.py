@@ -47,9 +47,8 @@ from remanence.core.priors import EmpiricalPrior, FinitePrior, Uninformed
 
 torch.set_num_threads(1)
 # The same examples every time, and no test fails for the time that it takes.
-settings.register_profile(
-    "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+same = {"deadline": None, "derandomize": True, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", **same)
 settings.load_profile("same")
 
 ROOT = Path(__file__).parent.parent
@@ -101,9 +100,8 @@ def shortlist_game(distance: float = 1.0, candidates: int = 2) -> Game:
     corners = torch.eye(candidates, dtype=torch.float64) * distance / 2**0.5
     prior = FinitePrior(Records(corners, torch.zeros(candidates)))
     known = Records(torch.ones(3, candidates, dtype=torch.float64), torch.zeros(3))
-    return Game(
-        looped(noisy_sum, releases=Weights), prior, known, Criterion(mean_squared_error, threshold=1e-9)
-    )
+    criterion = Criterion(mean_squared_error, threshold=1e-9)
+    return Game(looped(noisy_sum, releases=Weights), prior, known, criterion)
 
 
 def dpsgd_game(**settings) -> Game:
@@ -129,24 +127,17 @@ def heads_game(per_class: int = 1, **settings) -> Game:
     """Linear heads on three classes of pictures; a weak adversary."""
     head = TransferHead(**{"classes": 3, "epochs": 15, "learning_rate": 0.05, **settings})
     criterion = Criterion(mean_squared_error, 0.3, Reduction.CLASS)
-    public, private = (
-        StratifiedPrior(pictures(300), per_class),
-        StratifiedPrior(pictures(90, seed=1), per_class),
-    )
-    return Game(head, public, None, criterion, targets=private)
+    private = StratifiedPrior(pictures(90, seed=1), per_class)
+    return Game(head, StratifiedPrior(pictures(300), per_class), None, criterion, targets=private)
 
 
 def network_game(**settings) -> Game:
     """A small network trained on thirty known pictures and one more; an informed adversary."""
     data = pictures(530, seed=2)
     data = Records(data.features, data.labels)
-    mechanism = SGD(
-        Perceptron((9, 4, 3)), **{"epochs": 20, "learning_rate": 0.5, "initial_seed": 0, **settings}
-    )
-    criterion = Criterion(mean_squared_error, 0.3)
-    return Game(
-        mechanism, EmpiricalPrior(data[30:430]), data[:30], criterion, targets=EmpiricalPrior(data[430:])
-    )
+    recipe = {"epochs": 20, "learning_rate": 0.5, "initial_seed": 0, **settings}
+    criterion, own = Criterion(mean_squared_error, 0.3), EmpiricalPrior(data[430:])
+    return Game(SGD(Perceptron((9, 4, 3)), **recipe), EmpiricalPrior(data[30:430]), data[:30], criterion, own)
 
 
 def relu_network(*sizes: int, bias: bool = True, dtype=torch.float64, seed: int = 0) -> torch.nn.Sequential:

@@ -143,9 +143,8 @@ def test_every_attack_keeps_the_contract(name, game):
 
 def test_the_catalogue_holds_every_attack_of_the_package_as_it_describes_itself():
     written = [path for path in SOURCES.rglob("*.py") if "info: ClassVar[AttackInfo] = " in path.read_text()]
-    modules = [
-        import_module(".".join(path.relative_to(SOURCES.parent).with_suffix("").parts)) for path in written
-    ]
+    names = (path.relative_to(SOURCES.parent).with_suffix("").parts for path in written)
+    modules = [import_module(".".join(name)) for name in names]
     classes = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
     described = {each.info for each in classes if issubclass(each, Attack) and hasattr(each, "info")}
     assert described == {replace(info, home="") for info in catalogue().values()}

@@ -55,9 +55,9 @@ def test_every_name_of_ours_that_is_written_out_exists():
     """In pages, docstrings and hints: "remanence.bounds.dpsgd", but for the groups of entry points."""
     project = (ROOT / "pyproject.toml").read_text()
     groups = {
-        *re.findall(r'entry-points\."(remanence\.\w+)"', project),
         "remanence.attacks",
         "remanence.commands",
+        *re.findall(r'entry-points\."(remanence\.\w+)"', project),
     }
     sources = [*PAGES, *(path for room in ("src", "papers") for path in sorted((ROOT / room).rglob("*.py")))]
     written: dict[str, str] = {}
@@ -146,24 +146,6 @@ def test_pages_that_the_code_determines_are_written_by_it():
     command = [sys.executable, str(ROOT / "tools" / "pages.py"), "--check"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     assert found.stdout.strip() == "Stale: none", found.stderr
-
-
-def named_in_the_reference() -> list[tuple[str, str]]:
-    """Each module or object of docs/api.md, and each member that is picked out of it."""
-    found = []
-    for line in (ROOT / "docs" / "api.md").read_text().splitlines():
-        if line.startswith("::: "):
-            found.append((line.removeprefix("::: "), ""))
-        elif "members: [" in line:
-            home = found.pop()[0] if not found[-1][1] else found[-1][0]
-            found += [(home, name.strip()) for name in line.partition("[")[2].rstrip("] ").split(",")]
-    return found
-
-
-def test_the_reference_names_nothing_that_cannot_be_imported():
-    for home, member in named_in_the_reference():
-        module, _, name = (home, "", member) if member else home.rpartition(".")
-        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
 
 def test_there_are_few_pages_to_read():

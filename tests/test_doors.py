@@ -31,18 +31,15 @@ def without(door: str, place: Path) -> dict[str, str]:
 
 
 def call(place: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(  # noqa: S603
-        command, cwd=place, env=environment, capture_output=True, text=True, check=False
-    )
+    how = {"cwd": place, "env": environment, "capture_output": True, "text": True}
+    return subprocess.run([sys.executable, *arguments], check=False, **how)  # noqa: S603
+
+
+QUICK = ("private", "tables")  # that no room imports one, test_project.py sees by reading
 
 
 @pytest.mark.parametrize(
-    "door",
-    [
-        pytest.param(door, marks=() if door in ("private", "tables") else pytest.mark.slow)
-        for door in DOORS  # that no room imports one, test_project.py sees by reading
-    ],
+    "door", [pytest.param(door, marks=() if door in QUICK else pytest.mark.slow) for door in DOORS]
 )
 def test_without_a_door_the_command_line_lists_and_audits_the_rest(door, tmp_path):
     environment = without(door, tmp_path / "copy")
@@ -52,24 +49,3 @@ def test_without_a_door_the_command_line_lists_and_audits_the_rest(door, tmp_pat
     found = call(tmp_path / "copy", environment, "-c", code, *line)
     assert found.returncode in (0, 1, 3), found.stderr
     assert f'"target": "{target}"' in found.stdout
-
-
-@pytest.mark.slow
-def test_without_texts_the_suite_is_green(tmp_path):
-    environment = without("texts", tmp_path / "copy")
-    suites = [
-        "core",
-        "results",
-        "report",
-        "networks",
-        "cli",
-        "tables",
-        "test_contracts.py",
-        "test_project.py",
-    ]
-    named = [f"tests/{name}" for name in suites]
-    left_out = "not block and not public_name and not texts"  # docs and names of the door itself
-    found = call(
-        tmp_path / "copy", environment, "-m", "pytest", "-q", "-x", "-n", "2", "-k", left_out, *named
-    )
-    assert found.returncode == 0, found.stdout[-3000:]

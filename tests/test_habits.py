@@ -10,6 +10,15 @@ from remanence import InputError
 pytest_plugins = ["pytester"]
 
 FACTORY = "from remanence.targets import diabetes_shortlist as factory\n"
+TESTS = """
+from remanence import Verdict
+
+def test_it(audit_release):
+    assert audit_release(factory(), max_success=0.9, trials=40).verdict is Verdict.UNPROVEN
+
+def test_it_not(audit_release):
+    assert audit_release(factory(), max_success=0.1, trials=40).verdict is Verdict.UNPROVEN
+"""
 
 
 def test_a_settings_file_holds_the_options_and_the_command_line_wins(tmp_path, run):
@@ -17,8 +26,8 @@ def test_a_settings_file_holds_the_options_and_the_command_line_wins(tmp_path, r
     (tmp_path / "mine/model.py").write_text(FACTORY)
     settings = 'target = "model.py:factory"\nattack = ["retrain-and-compare"]\ntrials = 30\nseed = 5\nout = "found"\n'
     (tmp_path / "mine/audit.toml").write_text(settings + "max_success = 0.95\naccept_unproven = true\n")
-    code, out, _ = run("audit", "mine/audit.toml", "--json")
-    assert code == 0
+    code, out, err = run("audit", "mine/audit.toml", "--json")
+    assert (code, err) == (0, "")
     document = json.loads(out)
     assert document["target"] == "mine/model.py:factory"
     assert document["seed"] == 5
@@ -70,35 +79,19 @@ def test_what_the_owner_says_about_the_audit_is_on_the_page_to_sign(tmp_path, ru
     text = 'target = "digits-noisy-sum"\ntrials = 40\nout = "out"\n[about]\ntitle = "Digits 2026"\nowner = "Ada"\n'
     (tmp_path / "audit.toml").write_text(text)
     run("audit", "audit.toml")
-    assert json.loads((tmp_path / "out/audit.json").read_text())["about"] == {
-        "title": "Digits 2026",
-        "owner": "Ada",
-    }
+    about = json.loads((tmp_path / "out/audit.json").read_text())["about"]
+    assert about == {"title": "Digits 2026", "owner": "Ada"}
     page = (tmp_path / "out/report.html").read_text()
     assert page.index("Digits 2026") < page.index("Technical annex")
 
 
 def test_the_fixture_makes_privacy_a_unit_test(pytester):
-    pytester.makepyfile(
-        FACTORY
-        + """
-from remanence import Verdict
-
-def test_it(audit_release):
-    assert audit_release(factory(), max_success=0.9, trials=40).verdict is Verdict.UNPROVEN
-
-def test_it_not(audit_release):
-    assert audit_release(factory(), max_success=0.1, trials=40).verdict is Verdict.UNPROVEN
-"""
-    )
+    pytester.makepyfile(FACTORY + TESTS)
     outcome = pytester.runpytest_subprocess("--junit-xml=found.xml", "-p", "no:cacheprovider")
     outcome.assert_outcomes(passed=1, failed=1)
-    told = outcome.stdout.str()
-    assert "EXPOSED is UNPROVEN" in told
-    assert "EXPOSED  test_it_not" in told  # the target
-    assert "your limit is 100" in told
-    assert "of 40 trials" in told
-    properties = (pytester.path / "found.xml").read_text()
-    assert 'name="remanence_verdict" value="UNPROVEN"' in properties
-    assert 'name="remanence_verdict" value="EXPOSED"' in properties
+    told, properties = outcome.stdout.str(), (pytester.path / "found.xml").read_text()
+    target = "EXPOSED  test_it_not"
+    assert all(text in told for text in ("EXPOSED is UNPROVEN", target, "your limit is 100", "of 40 trials"))
+    for verdict in ("UNPROVEN", "EXPOSED"):
+        assert f'name="remanence_verdict" value="{verdict}"' in properties
     assert "report.html" in properties

@@ -1,6 +1,5 @@
 """The report in a browser and on paper."""
 
-import re
 from dataclasses import replace
 from importlib import import_module
 
@@ -8,13 +7,13 @@ import pytest
 import torch
 
 from audit_results import DATA, MADE_UP, decided, poisoned, result
-from remanence import Verdict, audit
+from remanence import Verdict
 from remanence.core.catalogue import catalogue
 from remanence.core.doors import doors
 from remanence.report.html import index, report
+from remanence.report.words import headline
 from remanence.report.writing import GALLERY, write_index, write_report
 from remanence.results import caveats as common
-from remanence.targets import TARGETS
 
 pytestmark = pytest.mark.browser
 
@@ -107,14 +106,6 @@ def test_an_update_shows_where_it_leaks(watch, tmp_path):
     assert watched.overflows() == []
 
 
-def test_the_first_screen_answers_the_first_question(watch, tmp_path):
-    watched = watch(write_report(result(Verdict.EXPOSED), tmp_path).as_uri())
-    for text in ("EXPOSED", "An attack succeeds more often", "The adversary sees", "What to do now"):
-        box = watched.page.get_by_text(text, exact=False).first.bounding_box()
-        assert box is not None
-        assert box["y"] + box["height"] <= 900
-
-
 @pytest.mark.parametrize("verdict", Verdict)
 def test_no_script_of_a_stranger_runs(watch, tmp_path, verdict):
     evil = poisoned(result(verdict))
@@ -144,23 +135,15 @@ def test_the_index_leads_to_every_report(watch, tmp_path):
     assert watched.complaints == []
 
 
-RESULTS = {
-    **MADE_UP,
-    **{name: lambda name=name: audit(TARGETS[name](), target=name, trials=2) for name in TARGETS},
-}
-
-
-@pytest.mark.parametrize("name", RESULTS)
-def test_the_number_in_the_headline_is_that_of_what_decided(watch, tmp_path, name):
-    found = RESULTS[name]()
+@pytest.mark.parametrize("name", MADE_UP)
+def test_the_first_screen_answers_the_first_question(watch, tmp_path, name):
+    found = MADE_UP[name]()
     page = watch(write_report(found, tmp_path).as_uri()).page
-    numbers, shown = decided(found)
-    headline = page.locator(".headline")
     assert page.locator(".band strong").inner_text() == found.verdict
-    assert re.findall(r"\d+(?:\.\d+)?", headline.inner_text())[: len(numbers)] == numbers
+    assert page.locator(".headline").inner_text() == headline(found)
     drawn = page.locator("svg[data-figure=line] text").all_text_contents()
-    for words in shown:
-        assert any(text.startswith(words) for text in drawn), (words, drawn)
-    box = headline.bounding_box()
-    assert box is not None
-    assert box["y"] + box["height"] <= 900  # without scrolling
+    assert all(any(text.startswith(words) for text in drawn) for words in decided(found)[1])
+    for text in (headline(found)[:40], "The adversary sees", "What to do now"):
+        box = page.get_by_text(text, exact=False).first.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 900  # without scrolling

@@ -28,7 +28,3 @@ class Believe(Attack):
             return Reconstruction(Records(believed[:, :, None], torch.zeros(answers.shape)))
 
         return reconstruct
-
-
-class NotAnAttack:
-    pass

@@ -31,19 +31,3 @@ def test_an_attack_and_a_game_of_ones_own_meet_on_the_command_line(
     # Four standard deviations of a mean of 400 at 3/4 are 0.087.
     assert evidence["main"]["rate"] == pytest.approx(1.0 if factory == "noiseless" else 0.75, abs=0.087)
     assert evidence["control"]["rate"] == pytest.approx(0.5, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("attack", "message"),
-    [
-        (f"{HERE / 'own_attack.py'}:NotAnAttack", "derives from remanence.Attack"),
-        (f"{HERE / 'own_attack.py'}:Missing", "no function named"),
-        ("nowhere.py:Attack", "was not found"),
-        ("closed-from", "--attack closed-form"),
-    ],
-)
-def test_what_is_not_an_attack_is_refused(attack, message, run, tmp_path):
-    code, _, err = run("audit", f"{HERE / 'own_game.py'}:survey", "--attack", attack)
-    assert code == 2
-    assert message in " ".join(err.split())
-    assert not list(tmp_path.iterdir())

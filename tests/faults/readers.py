@@ -20,7 +20,8 @@ from remanence.heads.reading import load_backbone
 from remanence.private.recording import PARTS, read_recording, write_recording
 from remanence.report import markdown, terminal
 from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
-from remanence.scale.journal import MANIFEST, DamagedUnitError, Journal, Plan, read_status
+from remanence.scale.journal import MANIFEST, Journal, Plan, read_status
+from remanence.scale.reading import UnusableFileError
 from remanence.tables.reading import read_table
 from remanence.texts.canaries import TextCanaries
 from remanence.texts.reading import read_texts
@@ -34,11 +35,10 @@ def _audit(folder: Path) -> Path:
 
 
 def _arrays(folder: Path) -> Path:
-    result(Verdict.EXPOSED).save(folder)
-    return folder / ARRAYS
+    return _audit(folder).with_name(ARRAYS)
 
 
-def _show(path: Path) -> None:
+def show(path: Path) -> None:
     found = AuditResult.load(path.parent)
     markdown.summary(found)
     terminal.audit_view(found)
@@ -49,7 +49,7 @@ def _show_arrays(path: Path) -> None:
     document = json.loads((path.parent / DOCUMENT).read_text())
     document["arrays"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
     (path.parent / DOCUMENT).write_text(json.dumps(document))
-    _show(path)
+    show(path)
 
 
 def _gallery(folder: Path) -> Path:
@@ -77,7 +77,7 @@ def _unit(folder: Path) -> Path:
 def _read_unit(path: Path) -> None:
     try:
         Journal(path.parent.parent).read(path.stem)
-    except DamagedUnitError as error:  # set aside and run again
+    except UnusableFileError as error:  # set aside and run again
         raise InputError("damaged", needs="", got=str(error), hint="") from None
 
 
@@ -87,8 +87,8 @@ def _settings(folder: Path) -> Path:
     return path
 
 
-def _gradient(folder: Path) -> Path:
-    path = folder / "gradient.safetensors"
+def _gradient(folder: Path, name: str = "gradient") -> Path:
+    path = folder / f"{name}.safetensors"
     path.write_bytes(save({"weight": torch.rand(3, 4), "bias": torch.rand(3)}))
     return path
 
@@ -151,39 +151,28 @@ class _Letters:
 
 def _texts(folder: Path) -> Path:
     path = folder / "train.jsonl"
-    lines = [
-        {"prefix": f"The code of {name} is", "secret": f" {n}482"} for n, name in enumerate(["Ada", "Bob"])
-    ]
-    path.write_text(
-        "".join(json.dumps(line) + "\n" for line in [*lines, {"text": "Eve has 9123", "secret": "9123"}])
-    )
+    lines = [{"prefix": f"The code of {name} is", "secret": " 2482"} for name in ("Ada", "Bob")]
+    lines.append({"text": "Eve has 9123", "secret": "9123"})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
 def _canaries(folder: Path) -> Path:
     path = folder / "canaries.json"
     records = [{"prefix": f"code {n} is", "secret": f" {n}77"} for n in range(4)]
-    document = {
-        "records": records,
-        "chosen": [True, False, True, False],
-        "candidates": 1000,
-    }
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps({"records": records, "chosen": [True, False] * 2, "candidates": 1000}))
     return path
 
 
 def _backbone(folder: Path) -> Path:
-    path = folder / "backbone.safetensors"
-    path.write_bytes(save({"weight": torch.rand(3, 4), "bias": torch.rand(3)}))
-    path.with_name("backbone.py").write_text(
-        "from torch import nn\n\ndef make():\n    return nn.Linear(4, 3)\n"
-    )
+    path = _gradient(folder, "backbone")
+    path.with_name("backbone.py").write_text("from torch import nn\n\nmake = lambda: nn.Linear(4, 3)\n")
     return path
 
 
 # What writes a real file into a folder, and what reads it; a refusal is a `RemanenceError`.
 READERS = {
-    "audit.json": (_audit, _show),
+    "audit.json": (_audit, show),
     "arrays": (_arrays, _show_arrays),
     "gallery": (_gallery, lambda path: read_gallery(path.parent)),
     "run.json": (_run, lambda path: read_status(path.parent)),

@@ -149,17 +149,15 @@ class FaultMachine(RuleBasedStateMachine):
 
 def test_every_sequence_ends_with_the_right_result_or_a_refusal(capsys):
     torch.set_num_threads(1)
-    run_state_machine_as_test(
-        FaultMachine,
-        settings=settings(
-            max_examples=SEQUENCES,
-            stateful_step_count=12,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            derandomize=SEQUENCES < 100,
-            database=None,
-        ),
+    tried = settings(
+        max_examples=SEQUENCES,
+        stateful_step_count=12,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=SEQUENCES < 100,
+        database=None,
     )
+    run_state_machine_as_test(FaultMachine, settings=tried)
     with capsys.disabled():
         sys.stdout.write(f"\n{', '.join(f'{name}: {count}' for name, count in COUNTED.items())}\n")
     assert COUNTED["sequences"] >= SEQUENCES

@@ -18,6 +18,7 @@ from remanence import AuditResult, InputError, Verdict
 from remanence.core.plain_text import plain, plainly
 from remanence.report import markdown
 from remanence.results.storage import DOCUMENT
+from remanence.scale.journal import Journal, Plan
 from remanence.tables.findings import write_rows
 from remanence.tables.sklearn import table_game
 
@@ -57,32 +58,20 @@ def poisoned(folder):
     (folder / DOCUMENT).write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize("command", ["show", "report"])
+@pytest.mark.parametrize("command", ["show RUN", "report RUN --format markdown", "status RUN"])
 def test_a_poisoned_result_in_a_poisoned_folder_is_shown(tmp_path, run, command):
     folder = tmp_path / "[/red] [bold]\x1b[2J name"
-    folder.mkdir(parents=True)
+    journal = Journal(folder)
+    journal.begin({"options": {"command": "audit", "target": EVIL}})
+    journal.announce([Plan(EVIL, "x", 10, 2)])
     poisoned(folder)
-    extra = ["--format", "markdown"] if command == "report" else []
-    code, out, err = run(command, folder, *extra)
+    code, out, err = run(*(str(folder) if word == "RUN" else word for word in command.split()))
     assert code in (0, 1)
     for line in (out + err).split("\n"):
         assert "\x1b[2J" not in line
         assert "\u202e" not in line
         assert not line.lstrip().startswith("::")
     assert "[/red]" in out.replace("\\", "")
-
-
-def test_status_of_a_folder_with_a_poisoned_name(tmp_path, run):
-    from remanence.scale.journal import Journal, Plan
-
-    folder = tmp_path / "[/red]\x1b[2J"
-    journal = Journal(folder)
-    journal.begin({"options": {"command": "audit", "target": EVIL}})
-    journal.announce([Plan(EVIL, "x", 10, 2)])
-    code, told, _ = run("status", folder)
-    assert code == 0
-    assert "\x1b[2J" not in told
-    assert not any(line.lstrip().startswith("::") for line in told.split("\n"))
 
 
 def test_markdown_calls_nobody_and_opens_nothing(tmp_path):

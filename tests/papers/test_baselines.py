@@ -24,9 +24,8 @@ def test_small_binomial_tails_agree_with_scipy(dimension, share, chance):
 @pytest.mark.parametrize(("dimension", "radius"), [(1, 0.5), (2, 1.5), (30, 3.0), (784, 2.0), (3072, 1.0)])
 def test_the_normal_prior_agrees_with_fifty_digits(dimension, radius):
     mpmath.mp.dps = 50
-    exact = mpmath.log(
-        mpmath.gammainc(mpmath.mpf(dimension) / 2, 0, mpmath.mpf(radius) ** 2 / 2, regularized=True)
-    )
+    half, end = mpmath.mpf(dimension) / 2, mpmath.mpf(radius) ** 2 / 2
+    exact = mpmath.log(mpmath.gammainc(half, 0, end, regularized=True))
     found = baselines.normal(dimension, radius=radius)
     assert float((mpmath.mpf(found) - exact) / (1 + abs(exact))) == pytest.approx(0, abs=1e-11)
     assert found >= exact
@@ -39,25 +38,16 @@ def test_no_guess_beats_the_baseline_on_a_sphere_a_ball_or_a_cube():
     on_sphere = directions / np.linalg.norm(directions, axis=1, keepdims=True)
     in_ball = on_sphere * generator.uniform(size=(100_000, 1)) ** (1 / 3)
     in_cube = generator.uniform(size=(100_000, 3))
-    radius = 0.4
-    shares = {"sphere": 0.0, "ball": 0.0, "cube": 0.0}
-    for distance in np.linspace(0, 1, 21):
-        centre = np.array([0, 0, distance])
-        shares["sphere"] = max(
-            shares["sphere"], (np.linalg.norm(on_sphere - centre, axis=1) <= radius).mean()
-        )
-        shares["ball"] = max(shares["ball"], (np.linalg.norm(in_ball - centre, axis=1) <= radius).mean())
-    shares["cube"] = (np.linalg.norm(in_cube - 0.5, axis=1) <= radius).mean()
-    claimed = {
-        "sphere": baselines.sphere(3, radius=radius),
-        "ball": baselines.ball(3, radius=radius),
-        "cube": baselines.cube(3, radius=radius, euclidean=True),
-    }
-    for name, share in shares.items():
-        # Five standard deviations of that many draws, and for the sphere the spacing of the guesses.
-        margin = 5 * math.sqrt(share / 100_000)
-        assert share <= math.exp(claimed[name]) + margin
-        assert share >= math.exp(claimed[name]) - margin - (0.001 if name == "sphere" else 0)
+    radius, centres = 0.4, [np.array([0, 0, distance]) for distance in np.linspace(0, 1, 21)]
+    for draws, guesses, claimed, spacing in (
+        (on_sphere, centres, baselines.sphere(3, radius=radius), 0.001),  # between the guesses
+        (in_ball, centres, baselines.ball(3, radius=radius), 0),
+        (in_cube, [0.5], baselines.cube(3, radius=radius, euclidean=True), 0),
+    ):
+        share = max((np.linalg.norm(draws - guess, axis=1) <= radius).mean() for guess in guesses)
+        margin = 5 * math.sqrt(share / 100_000)  # five standard deviations of that many draws
+        assert share <= math.exp(claimed) + margin
+        assert share >= math.exp(claimed) - margin - spacing
 
 
 def test_a_guess_inside_the_sphere_covers_more_than_one_on_it():

@@ -12,16 +12,11 @@ ENTRY = REPRODUCTIONS["maciazek-table-1"]
 
 
 def page(folder, **changes):
-    document = {
-        "name": ENTRY.name,
-        "scale": "paper",
-        "signature": {"code": signatures.code_signature(ENTRY.home), "data": {}},
-        **changes,
-    }
+    signature = {"code": signatures.code_signature(ENTRY.home), "data": {}}
+    document = {"name": ENTRY.name, "scale": "paper", "signature": signature, **changes}
     folder.mkdir(exist_ok=True)
-    (folder / f"{ENTRY.name}.json").write_text(
-        json.dumps({k: v for k, v in document.items() if v is not None})
-    )
+    given = {name: value for name, value in document.items() if value is not None}
+    (folder / f"{ENTRY.name}.json").write_text(json.dumps(given))
     return freshness.stale(folder)
 
 
@@ -108,13 +103,8 @@ def test_comments_docstrings_and_sentences_do_not_count_and_code_does():
 
 
 def test_a_page_shows_its_signature(tmp_path):
-    document = views.load(_stored(tmp_path))
-    assert ", code abcdef123456, mnist.npz 0123456789ab)" in views.markdown(document, picture=None)
-
-
-def _stored(folder):
     document = {
-        "name": "maciazek-table-1",
+        "name": ENTRY.name,
         "title": "T",
         "reference": "R",
         "dataset": "D",
@@ -124,6 +114,7 @@ def _stored(folder):
     document |= {"trials": None, "rows": [{"a": 1}], "panels": [], "notes": [], "settings": {}}
     document |= {"environment": {"torch": "2", "device": "cpu", "seconds": 1.0}}
     document |= {"signature": {"code": "abcdef123456789", "data": {"mnist.npz": "0123456789abcdef"}}}
-    path = folder / "maciazek-table-1.json"
+    path = tmp_path / "page.json"
     path.write_text(json.dumps(document))
-    return path
+    shown = views.markdown(views.load(path), picture=None)
+    assert ", code abcdef123456, mnist.npz 0123456789ab)" in shown

@@ -10,32 +10,17 @@ from remanence_papers.gradients.hybrid import PictureGenerator, extractor_of, hy
 
 def network_and_batch():
     torch.manual_seed(0)
-    network = nn.Sequential(
-        *(
-            nn.Conv2d(1, 8, 3, padding=1),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(8 * 64, 100),
-            nn.ReLU(),
-            nn.Linear(100, 4),
-        )
-    )
-    line = torch.linspace(-1, 1, 8)
-    smooth = torch.stack(
-        [torch.outer(line, line), torch.outer(line, torch.ones(8)), torch.outer(torch.ones(8), line)]
-    )
+    front = nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten()
+    network = nn.Sequential(*front, nn.Linear(8 * 64, 100), nn.ReLU(), nn.Linear(100, 4))
+    line, flat = torch.linspace(-1, 1, 8), torch.ones(8)
+    smooth = torch.stack([torch.outer(line, line), torch.outer(line, flat), torch.outer(flat, line)])
     return network, (0.8 * smooth)[:, None], torch.tensor([0, 3, 1])
 
 
 def gradient_of(network, inputs, labels):
     named = dict(network.named_parameters())
-    return dict(
-        zip(
-            named,
-            torch.autograd.grad(cross_entropy(network(inputs), labels), list(named.values())),
-            strict=True,
-        )
-    )
+    found = torch.autograd.grad(cross_entropy(network(inputs), labels), list(named.values()))
+    return dict(zip(named, found, strict=True))
 
 
 def test_both_stages_rebuild_smooth_pictures():

@@ -46,12 +46,9 @@ def test_nothing_of_the_declared_recipe_is_used():
     assert len({tuple(plausible(each)) for each in declared}) == 1
     release = game.mechanism.release(None, game.targets.sample(20, generator(1)), generator(2))
     attack = InferringReader(100, FEW)
-    drawn = [
-        attack.prepare(replace(game.knowledge, mechanism=each), generator())(release).records.features
-        for each in declared
-    ]
-    assert torch.equal(drawn[0], drawn[1])
-    assert torch.equal(drawn[0], drawn[2])
+    known = (replace(game.knowledge, mechanism=each) for each in declared)
+    first, *rest = (attack.prepare(each, generator())(release).records.features for each in known)
+    assert all(torch.equal(first, each) for each in rest)
 
 
 def test_how_a_head_computes_is_read_off_it():

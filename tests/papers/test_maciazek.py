@@ -13,12 +13,7 @@ from remanence_papers.given_embeddings import with_embeddings_given
 from remanence_papers.letters import letters_network, load_letters, store_letters
 from remanence_papers.maciazek import Setup
 from remanence_papers.maciazek_faces import OTHERS, person_places, trained
-from remanence_papers.maciazek_factors import (
-    HOW_HEADS_ARE_TRAINED,
-    WHAT_THE_ADVERSARY_HAS,
-    Factor,
-    run,
-)
+from remanence_papers.maciazek_factors import HOW_HEADS_ARE_TRAINED, WHAT_THE_ADVERSARY_HAS, Factor, run
 from remanence_papers.maciazek_private import PublishedHead, as_the_code_ran, as_the_text_says, private
 from remanence_papers.reproduction import Settings
 
@@ -26,13 +21,9 @@ from remanence_papers.reproduction import Settings
 def test_a_defence_adds_the_noise_that_was_asked_for_or_rounds_to_so_many_levels():
     plain = TransferHead(3, 10, 0.1)
     sets = StratifiedPrior(pictures(300)).sample(400, torch.Generator().manual_seed(0))
+    heads = plain, PublishedHead(**vars(plain), release_noise=0.5), PublishedHead(**vars(plain), bits=3)
     exact, noisy, rounded = (
-        head.release(None, sets, torch.Generator().manual_seed(1))["weight"]
-        for head in (
-            plain,
-            PublishedHead(**vars(plain), release_noise=0.5),
-            PublishedHead(**vars(plain), bits=3),
-        )
+        head.release(None, sets, torch.Generator().manual_seed(1))["weight"] for head in heads
     )
     # The deviation of n normal numbers is within 5 / √(2n) of the truth but for one case in a million.
     assert float((noisy - exact).std()) == pytest.approx(0.5, rel=5 / math.sqrt(2 * exact.numel()))
@@ -46,9 +37,8 @@ def test_class_sizes_are_read_off_heads():
     pool, generator = pictures(300), torch.Generator().manual_seed(0)
     head = TransferHead(3, 20, 0.05)
     counts = (1, 5, 2)
-    release = head.release(
-        None, StratifiedPrior(pictures(90, seed=1), counts).sample(100, generator), generator
-    )
+    owners = StratifiedPrior(pictures(90, seed=1), counts).sample(100, generator)
+    release = head.release(None, owners, generator)
     found = infer_class_sizes(release, head, pool, generator, largest=6).float()
     assert found.shape == (100, 3)
     # Guessing the middle of 1 to 6 is off by 1.7 on average here; the order of the classes must come out.
@@ -80,15 +70,9 @@ def test_sampling_as_the_text_says_takes_one_step_per_epoch():
 
 
 def small_setup():
-    return Setup(
-        "pictures",
-        pictures(300),
-        pictures(90, seed=1),
-        TransferHead(3, 15, 0.05),
-        0.3,
-        (15, 0),
-        elsewhere=lambda: pictures(200, seed=5),
-    )
+    public, own = pictures(300), pictures(90, seed=1)
+    head = TransferHead(3, 15, 0.05)
+    return Setup("pictures", public, own, head, 0.3, (15, 0), elsewhere=lambda: pictures(200, seed=5))
 
 
 def test_presets_run_and_a_wrong_belief_costs_the_adversary(monkeypatch):

@@ -15,9 +15,8 @@ def test_the_likelihood_ratio_beats_a_threshold_unless_spreads_are_equal():
     np.testing.assert_allclose(equal.neyman_pearson(places), equal.cumulative(places), rtol=1e-12)
     far = Gaussians(-8, 1.0, 0, 1.0)
     assert far.neyman_pearson(0.001) == pytest.approx(norm.cdf(8 + norm.ppf(0.001)), rel=1e-12)  # 0.9999995
-    assert Gaussians(8, 1.0, 0, 1.0).neyman_pearson(0.001) == pytest.approx(
-        far.neyman_pearson(0.001), rel=1e-9
-    )
+    other_side = Gaussians(8, 1.0, 0, 1.0)
+    assert other_side.neyman_pearson(0.001) == pytest.approx(far.neyman_pearson(0.001), rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -26,10 +25,8 @@ def test_the_likelihood_ratio_beats_a_threshold_unless_spreads_are_equal():
 def test_the_likelihood_ratio_test_is_the_one_that_can_be_integrated(laws):
     # Of all places, those with the largest ratio of densities, until the strangers' share is used up.
     places = np.linspace(-12, 12, 2_000_001)
-    own, strangers = (
-        norm.pdf(places, laws.mean_0, laws.deviation_0),
-        norm.pdf(places, laws.mean_1, laws.deviation_1),
-    )
+    own = norm.pdf(places, laws.mean_0, laws.deviation_0)
+    strangers = norm.pdf(places, laws.mean_1, laws.deviation_1)
     with np.errstate(divide="ignore", invalid="ignore"):
         order = np.argsort(-np.nan_to_num(own / strangers, nan=0.0), kind="stable")
     step = places[1] - places[0]

@@ -1,12 +1,8 @@
 """What the paper's figures promise, at the smallest scale at which the promise can be checked."""
 
-from itertools import product
-
 import pytest
 import torch
 
-from conftest import relu_network, synthetic
-from remanence import gradient_exposure
 from remanence.updates.dense.layers import dense_head
 from remanence_papers import pan_attacks, pan_convolutional, pan_exclusivity
 from remanence_papers.reproduction import Settings
@@ -46,22 +42,6 @@ def test_the_expected_number_of_exclusive_neurons_is_the_one_that_figure_10_find
         assert row["insecure batches"]["rate"] <= row["exposed samples"]["rate"] + 1e-9
     widths = [row["exposed samples"]["rate"] for row in rows if row["panel"] == "width"]
     assert widths == sorted(widths)
-
-
-def test_the_expected_number_is_the_average_over_all_batches():
-    data = synthetic(7, features=3, classes=3)
-    network = relu_network(3, 9, 3)
-    head = dense_head(network)
-    rates = pan_exclusivity.activation_rates(head, data.features)[0]
-    counts = [
-        gradient_exposure(network, data.features[list(batch)], data.labels[list(batch)])
-        .exclusive[0]
-        .double()
-        .mean()
-        for batch in product(range(7), repeat=3)
-    ]
-    expected = pan_exclusivity.expected_exclusive(rates, 3)
-    assert expected == pytest.approx(float(torch.stack(counts).mean()), rel=1e-12)
 
 
 def test_the_batches_of_figure_5_have_the_same_gradient_and_look_different():

@@ -38,14 +38,15 @@ def test_the_change_that_makes_a_batch_insecure_is_the_least():
     assert torch.allclose(moved, torch.tensor([[3.01, 0.0, 0.0, 0.0]]).double())
 
 
-def test_signs_that_no_input_has_are_refused():
+def test_what_is_too_narrow_or_too_deep_is_refused():
     with pytest.raises(InputError, match="No input has"):
         insecure(count=40)
-
-
-def test_a_layer_that_is_too_narrow_is_refused():
     with pytest.raises(InputError, match="at least 16 neurons"):
         make_insecure(dense_head(relu_network(5, 10, 3)), torch.zeros(8, 5).double())
+    deep = relu_network(5, 8, 8, 3)
+    head = dense_head(deep)
+    with pytest.raises(InputError, match="one ReLU layer"):
+        paper_attack(head, head.layers_of(leak(deep, *batch(3, 5, 3, 0))))
 
 
 def test_patterns_follow_from_the_bias_gradient():
@@ -56,10 +57,8 @@ def test_patterns_follow_from_the_bias_gradient():
     gradient = head.layers_of(leak(network, inputs, labels))[0][1]
     active = solve_patterns(loss_vectors, head.weights[1], gradient[0])
     assert (active == (values[1] > 0)).all(0).float().mean() > 0.99
-    wrong = solve_patterns(0.7 * loss_vectors, head.weights[1], gradient[0])
-    assert (wrong == (values[1] > 0)).all(0).float().mean() < 0.5, (
-        "loss vectors of another scale fit no subset"
-    )
+    wrong = solve_patterns(0.7 * loss_vectors, head.weights[1], gradient[0])  # whose scale fits no subset
+    assert (wrong == (values[1] > 0)).all(0).float().mean() < 0.5
 
 
 def test_the_printed_algorithm_finds_labels_and_batch_size_but_rescales_the_inputs():
@@ -85,16 +84,6 @@ def test_in_float32_the_fixed_tolerance_splits_samples_and_the_exact_attack_does
         head = dense_head(network)
         layers = head.layers_of(leak(network, inputs, labels))
         wrong += paper_attack(head, layers).batch_size != 6
-        assert met(
-            reconstruct(head, layers_of(head, network, inputs, labels), precision=1.2e-7),
-            inputs.double(),
-            labels,
-        )[0].all()
+        exact = reconstruct(head, layers_of(head, network, inputs, labels), precision=1.2e-7)
+        assert met(exact, inputs.double(), labels)[0].all()
     assert wrong >= 3
-
-
-def test_deeper_networks_are_refused():
-    network = relu_network(5, 8, 8, 3)
-    head = dense_head(network)
-    with pytest.raises(InputError, match="one ReLU layer"):
-        paper_attack(head, head.layers_of(leak(network, *batch(3, 5, 3, 0))))

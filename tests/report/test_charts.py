@@ -38,4 +38,5 @@ def test_a_loose_guess_is_drawn_as_a_range():
     loose = replace(found.strongest, baseline=Baseline(0.4, 0.048, "measured"))
     ranged = replace(found, evidence=(loose,))
     assert "guess: 48 to 400" in Page(line(ranged)).text
+    assert "limit 550" in Page(line(ranged)).text
     assert line(ranged).count("var(--guess") == line(found).count("var(--guess") + 1

@@ -58,23 +58,6 @@ def test_unproven_can_be_accepted_and_nothing_else(run, tmp_path):
     assert run("show", Verdict.UNPROVEN)[0] == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "needs"),
-    [
-        (["report", "nowhere"], "an audit.json written by remanence"),
-        (["report", "run", "--format", "sarif", "--open"], "--format html"),
-        (["compare", "run", "nowhere"], "an audit.json written by remanence"),
-        (["report", "run", "--out", "run/audit.json/x.html"], "a folder that can be created"),
-    ],
-)
-def test_a_mistake_ends_with_a_sentence(run, tmp_path, arguments, needs):
-    result(Verdict.EXPOSED).save(tmp_path / "run")
-    code, _, err = run(*arguments)
-    assert code == 2
-    assert f"needs: {needs}" in err
-    assert "Traceback" not in err
-
-
 def test_a_report_takes_a_title_and_an_owner_for_this_page_only(run, tmp_path):
     result(Verdict.EXPOSED).save(tmp_path / "run")
     before = (tmp_path / "run" / "audit.json").read_bytes()

@@ -49,9 +49,16 @@ def test_shadow_units_hold_no_records(tmp_path):
         assert record.numpy().tobytes() not in stored
 
 
-@pytest.mark.parametrize("game", [network_game(), heads_game()], ids=["stored shadows", "streamed shadows"])
-def test_learning_that_was_killed_ends_with_the_same_bits(tmp_path, monkeypatch, game):
-    attack = ATTACK if game.known_data is not None else Reconstructor(steps=40, batch=16, width=16)
+STREAMED = Reconstructor(steps=40, batch=16, width=16)
+learning = pytest.mark.parametrize(
+    ("game", "attack"),
+    [(network_game(), ATTACK), (heads_game(), STREAMED)],
+    ids=["stored shadows", "streamed shadows"],
+)
+
+
+@learning
+def test_learning_that_was_killed_ends_with_the_same_bits(tmp_path, monkeypatch, game, attack):
     whole = play(game, attack, trials=30)
     store, stored = Learner._store, []
 
@@ -73,9 +80,8 @@ def test_learning_that_was_killed_ends_with_the_same_bits(tmp_path, monkeypatch,
     assert torch.equal(again.arrays["error"], whole.arrays["error"])
 
 
-@pytest.mark.parametrize("game", [network_game(), heads_game()], ids=["stored shadows", "streamed shadows"])
-def test_a_finished_run_that_is_resumed_learns_nothing(tmp_path, monkeypatch, game):
-    attack = ATTACK if game.known_data is not None else Reconstructor(steps=40, batch=16, width=16)
+@learning
+def test_a_finished_run_that_is_resumed_learns_nothing(tmp_path, monkeypatch, game, attack):
     with Run(journal=Journal(tmp_path)) as run:
         whole = play(game, attack, trials=30, run=run)
     kept = sorted((tmp_path / "learning").iterdir())

@@ -2,14 +2,11 @@
 
 import contextlib
 import os
-import signal
 import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
-
-import pytest
 
 from conftest import SOURCES
 
@@ -35,11 +32,7 @@ def alive(process: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["SIGKILL", *(pytest.param(each, marks=pytest.mark.slow) for each in ("SIGTERM", "SIGINT"))],
-)
-def test_workers_end_with_their_parent_and_leave_no_game_behind(name, tmp_path):
+def test_workers_end_with_their_parent_and_leave_no_game_behind(tmp_path):
     (tmp_path / "mine.py").write_text(GAME)
     (tmp_path / "tmp").mkdir()
     places = {"TMPDIR": str(tmp_path / "tmp"), "WORKERS": str(tmp_path / "workers"), "PYTHONPATH": SOURCES}
@@ -52,9 +45,8 @@ def test_workers_end_with_their_parent_and_leave_no_game_behind(name, tmp_path):
         while not (tmp_path / "run/units").exists() or len(list((tmp_path / "run/units").iterdir())) < 3:
             assert parent.poll() is None, (tmp_path / "told").read_text()
             time.sleep(0.05)
-        number = getattr(signal, name)
-        os.kill(parent.pid, number)
-        parent.wait(60)
+        parent.kill()
+        assert parent.wait(60) == -9
     workers = {int(line) for line in (tmp_path / "workers").read_text().split()}
     assert workers
     assert parent.pid not in workers
@@ -66,7 +58,4 @@ def test_workers_end_with_their_parent_and_leave_no_game_behind(name, tmp_path):
     secret = struct.pack("<d", float(VALUE)) * 3
     for path in (*(tmp_path / "tmp").rglob("*"), *(tmp_path / "run").rglob("*")):
         assert not path.is_file() or secret not in path.read_bytes(), path
-    told = (tmp_path / "told").read_text()
-    assert "Traceback" not in told
-    assert parent.returncode == (-9 if name == "SIGKILL" else 128 + number)
-    assert name == "SIGKILL" or "Interrupted. " in told
+    assert "Traceback" not in (tmp_path / "told").read_text()

@@ -66,23 +66,14 @@ class CommandLine:
         self.folder = folder
         with (folder / "told").open("w") as told:
             self.server = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-c", SERVER],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=told,
-                text=True,
-                cwd=folder,
+                [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told,
                 env={"TRAINED": str(folder / "trained"), "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCES},
-            )
+                text=True, cwd=folder,
+            )  # fmt: skip
 
     def run(
-        self,
-        command: str,
-        *,
-        kill_with: int | None = None,
-        delay: float = 0.0,
-        signal_number: int = signal.SIGKILL,
-    ) -> int:
+        self, command: str, *, kill_with: int | None = None, delay: float = 0.0, by: int = signal.SIGKILL
+    ):
         """The number of the signal that ended it, or minus its exit code.
 
         It is killed some seconds after the folder `run` has that many units.
@@ -95,7 +86,7 @@ class CommandLine:
                 time.sleep(0.001)
             time.sleep(delay)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal_number)
+                os.kill(child, by)
         return int(self.server.stdout.readline())
 
     @property
@@ -177,9 +168,8 @@ def test_an_audit_that_is_killed_again_and_again_ends_with_the_same_bytes(comman
 def test_a_change_of_the_target_file_or_of_what_it_imports_is_noticed(command_line, changed):
     command_line.begin()
     source = command_line.folder / changed
-    source.write_text(
-        source.read_text().replace("1e-3", "0.0025")
-    )  # another length: Python's own cache looks at it
+    # Another length: Python's own cache looks at it.
+    source.write_text(source.read_text().replace("1e-3", "0.0025"))
     assert command_line.run(RESUME) == -2
     assert "The audit differs from the one in this folder." in command_line.told()
     assert f"{changed}: then" in command_line.told()
@@ -221,12 +211,12 @@ def test_a_signal_ends_with_a_sentence_and_the_run_goes_on(command_line, name):
     command_line.begin()
     shutil.rmtree(command_line.folder / "run")
     before = len(command_line.told())
-    assert command_line.run(f"{AUDIT} 40 --out run", kill_with=6, signal_number=number) == -(128 + number)
+    assert command_line.run(f"{AUDIT} 40 --out run", kill_with=6, by=number) == -(128 + number)
     told = command_line.told()[before:]
-    assert re.search(
-        r"Interrupted\. (\d+) of 20 units are done and kept, (\d+) are left: the same command with --resume",
-        told,
+    progress = (
+        r"Interrupted\. \d+ of 20 units are done and kept, \d+ are left: the same command with --resume"
     )
+    assert re.search(progress, told)
     assert "Traceback" not in told
     assert not list((command_line.folder / "run").rglob(".*"))
     assert command_line.run(RESUME) == UNPROVEN

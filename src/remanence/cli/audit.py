@@ -11,14 +11,7 @@ from typing import Annotated
 import typer
 
 from remanence.cli.grouped import options
-from remanence.cli.playing import (
-    Scale,
-    Shared,
-    as_called,
-    compute_device,
-    console,
-    play,
-)
+from remanence.cli.playing import Scale, Shared, as_called, compute_device, console, play
 from remanence.core.plain_text import plain
 
 

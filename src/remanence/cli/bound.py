@@ -40,13 +40,7 @@ class Noise:
     delta: Delta = None
 
 
-def bound(
-    noise: Noise,
-    batching: Batching,
-    guess: Guess,
-    whose: Whose,
-    as_json: AsJson = False,
-) -> None:
+def bound(noise: Noise, batching: Batching, guess: Guess, whose: Whose, as_json: AsJson = False) -> None:
     """Bound the success of any reconstruction attack, from DP-SGD's settings alone.
 
     Needs no model and no data. Give the noise and the steps; or ε and δ with the steps, and the noise
@@ -134,7 +128,7 @@ def _from_training(given: Noise, training: Batching, person: Person, log_baselin
         rate = 1.0
         notes = [
             "Assumed: full batches, a sampling rate of 1. It holds for smaller batches too, where the truth is far "
-            f"lower: add {_SIZES}.",
+            f"lower: add {_SIZES}."
         ]
     if epsilon is not None and delta is not None:
         settings = {"delta": delta, "sample_rate": rate, "steps": steps}

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 _PATIENCE = 1.5  # seconds in which the run is closed in order; what is finished is on disk anyway
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-_about: list[Callable[[], str]] = []  # who can say what is done and left, the innermost last
+_progress: list[Callable[[], str]] = []  # what is done and left, while something is played
 
 
 class Interrupted(BaseException):
@@ -46,15 +46,15 @@ def outlive_the_reader() -> None:
 
 
 @contextlib.contextmanager
-def told(about: Callable[[], str]) -> Iterator[None]:
+def ending_with(progress: Callable[[], str]) -> Iterator[None]:
     """Within, an interruption ends with this sentence."""
-    _about.append(about)
+    _progress.append(progress)
     try:
         yield
     except Interrupted as signalled:
         end(signalled.number)
     finally:
-        _about.pop()
+        _progress.clear()
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def end(number: int) -> NoReturn:
                 signal.signal(ignored, signal.SIG_IGN)
         sentence = "Interrupted."
         with contextlib.suppress(Exception):
-            sentence = f"Interrupted. {_about[-1]()}" if _about else sentence
+            sentence = f"Interrupted. {_progress[0]()}" if _progress else sentence
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.write(f"\r{sentence}\n")

@@ -27,6 +27,7 @@ from remanence.core.doors import doors, load
 from remanence.core.exceptions import InputError, RemanenceError
 
 _TINY = "log_baseline=... of remanence.bounds in Python, for baselines such as 10^-2000"
+_SETTINGS = "noise-multiplier epsilon delta sample-rate steps dataset-size batch-size epochs candidates"
 _MOVED = {
     "sweep": "a loop over settings; docs/scale.md shows one",
     "init": "docs/how-to, which has a file to copy",
@@ -49,10 +50,15 @@ _MOVED = {
         ("explore --export", "frontier --out"),
         "remanence frontier --json, for any drawing program; remanence explore draws",
     ),
-    "report --format in-toto": "--format sarif for tools; docs/scale.md shows how to sign audit.json itself",
+    "report --format in-toto": "audit.json itself; docs/scale.md shows how to sign it",
     **dict.fromkeys(
         ("report --format cyclonedx", "report --format eval-results"),
         "--format model-card, whose YAML keys hold the same numbers",
+    ),
+    "report --format sarif": "--format junit for CI servers; `remanence show RUN --json` for any other program",
+    **dict.fromkeys(
+        (f"explore --{name}" for name in (*_SETTINGS.split(), "records-per-person")),
+        "the sliders of the page; its address keeps the settings",
     ),
     "verify --sign": "ssh-keygen -Y sign -f KEY -n remanence-audit RUN/audit.json; docs/scale.md",
     "verify --signed-by": "ssh-keygen -Y verify; docs/scale.md has the line",

@@ -14,7 +14,7 @@ import click
 import typer
 
 from remanence.cli.grouped import options
-from remanence.cli.interruption import told
+from remanence.cli.interruption import ending_with
 from remanence.core.exceptions import InputError
 from remanence.core.plain_text import plain
 
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-
-
 Device = Literal["auto", "cpu", "cuda"]
+OnDevice = Annotated[Device, "Where to compute."]
 AsJson = Annotated[bool, "--json", "Print audit.json and nothing else."]
 AcceptUnproven = Annotated[
     bool, "--accept-unproven", "Exit with 0 if nothing is found and nothing is proven."
@@ -50,9 +49,6 @@ def interrupted(place: str | Path) -> str:
         f"{found.done} of {found.done + found.left} units are done and kept, {found.left} are left: "
         f"the same command with --resume {shlex.quote(str(place))} goes on."
     )
-
-
-OnDevice = Annotated[Device, "Where to compute."]
 
 
 @options("The limit, and where results go")
@@ -283,7 +279,7 @@ def play(
             settings=settings,
             resume=shared.resume is not None,
         )
-        with told(lambda: interrupted(folder)), run:
+        with ending_with(lambda: interrupted(folder)), run:
             result = audit(
                 game,
                 attacks,

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 Run = Annotated[Path, typer.Argument(help="A results folder or its audit.json.")]
 
 
-def show(
-    run: Run,
-    accept_unproven: AcceptUnproven = False,
-    as_json: AsJson = False,
-) -> None:
+def show(run: Run, accept_unproven: AcceptUnproven = False, as_json: AsJson = False) -> None:
     """Show a stored result again."""
     from remanence.auditing import AuditResult
     from remanence.results.storage import located
@@ -36,7 +32,7 @@ def show(
     raise typer.Exit(exit_code(result, accept_unproven))
 
 
-Format = Literal["html", "markdown", "junit", "sarif", "model-card", "dossier", "dossier-html"]
+Format = Literal["html", "markdown", "junit", "model-card", "dossier", "dossier-html"]
 
 
 def report(
@@ -182,10 +178,10 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> str:
                 game, attack, trials=options.get("trials"), seed=result.seed,
                 confidence=best.main.confidence, device=device, run=run,
             )  # fmt: skip
-    if again.baseline != best.baseline:
-        raise _differs("The baseline differs.", f"{again.baseline}, stored: {best.baseline}")
-    if (again.main, again.control) != (best.main, best.control):
-        raise _differs("The units of the run give another rate.", f"{again.main}, stored: {best.main}")
+    rates = [(each.main, each.control, each.baseline) for each in (again, best)]
+    if rates[0] != rates[1]:
+        got = "; stored: ".join(", ".join(map(str, each)) for each in rates)
+        raise _differs("The units of the run give other rates.", got)
     units = f"Units of {plain(best.attack)}: {recorded} counted again, one of them played again, the same."
     return f"Data: the same. {units}"
 

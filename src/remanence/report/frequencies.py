@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from typing import TYPE_CHECKING
 
@@ -54,26 +53,22 @@ def upwards(value: float, digits: int = 4) -> str:
     >>> upwards(1.51537), upwards(8.0), upwards(0.00012341)
     ('1.516', '8', '0.0001235')
     """
-    return _outwards(value, digits, math.ceil)
-
-
-def downwards(value: float, digits: int = 4) -> str:
-    """A number with this many significant digits, never rounded up.
-
-    >>> downwards(0.123456)
-    '0.1234'
-    """
-    return _outwards(value, digits, math.floor)
-
-
-def _outwards(value: float, digits: int, rounded: Callable[[float], int]) -> str:
     if value == 0:
         return "0"
     places = digits - 1 - math.floor(math.log10(abs(value)))
     scaled = value * 10.0**places
     nearest = round(scaled)
-    whole = nearest if abs(scaled - nearest) < 1e-9 * abs(scaled) else rounded(scaled)
+    whole = nearest if abs(scaled - nearest) < 1e-9 * abs(scaled) else math.ceil(scaled)
     return f"{whole / 10.0**places:.{digits}g}"
+
+
+def downwards(value: float, digits: int = 4) -> str:
+    """A positive number with this many significant digits, never rounded up.
+
+    >>> downwards(0.123456)
+    '0.1234'
+    """
+    return upwards(-value, digits).removeprefix("-")
 
 
 EVERY_STEP = "your whole training run"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -144,23 +144,11 @@ def _environment() -> Environment:
 _SHOWN = 10
 
 
-class ClassExposure(NamedTuple):
-    """How often records of one class were recovered; the intervals of all classes hold together."""
+def classes(result: AuditResult) -> list[tuple[int, SuccessRate]]:
+    """Each class with how often its records were recovered by the strongest attack, the most exposed first.
 
-    label: int
-    rate: SuccessRate
-
-
-class RecordExposure(NamedTuple):
-    """How closely one record of the training set came back."""
-
-    position: int
-    error: float
-    succeeded: bool
-
-
-def classes(result: AuditResult) -> list[ClassExposure]:
-    """The strongest attack class by class, the most exposed first; empty if the classes are not known."""
+    The intervals of all classes hold together. Empty if the classes are not known.
+    """
     best = result.strongest
     if not {"class", "succeeded"} <= best.arrays.keys():
         return []
@@ -172,12 +160,12 @@ def classes(result: AuditResult) -> list[ClassExposure]:
     rows = []
     for label in present:
         hits = succeeded[labels == label]
-        rows.append(ClassExposure(int(label), SuccessRate(int(hits.sum()), len(hits), confidence)))
-    return sorted(rows, key=lambda row: -row.rate.rate)
+        rows.append((int(label), SuccessRate(int(hits.sum()), len(hits), confidence)))
+    return sorted(rows, key=lambda row: -row[1].rate)
 
 
-def records(result: AuditResult) -> list[RecordExposure]:
-    """The records that came back most closely, by their position in the training set; empty if none was recovered."""
+def records(result: AuditResult) -> list[tuple[int, float, bool]]:
+    """The records that came back most closely: position in the training set, error, and whether it was recovered."""
     best = result.strongest
     if not result.words.by_record or not {"record", "error"} <= best.arrays.keys():
         return []
@@ -186,4 +174,4 @@ def records(result: AuditResult) -> list[RecordExposure]:
         return []
     order = error.nan_to_num(nan=torch.inf).argsort(stable=True)[:_SHOWN]
     hits = best.arrays["succeeded"].flatten()
-    return [RecordExposure(int(positions[i]), float(error[i]), bool(hits[i])) for i in order.tolist()]
+    return [(int(positions[i]), float(error[i]), bool(hits[i])) for i in order.tolist()]

@@ -138,16 +138,10 @@ def unchecked(result: AuditResult) -> str:
     return f"Not verified: the model and the data. {again}"
 
 
-def tightest(result: AuditResult) -> Bound | None:
-    """The lowest ceiling that is proven for every record."""
-    every = (bound for bound in result.bounds if not bound.on_average)
-    return min(every, key=lambda bound: bound.success, default=None)
-
-
-def average(result: AuditResult) -> Bound | None:
-    """The lowest ceiling that holds on average over records, and so proves nothing about a particular one."""
-    over = (bound for bound in result.bounds if bound.on_average)
-    return min(over, key=lambda bound: bound.success, default=None)
+def tightest(result: AuditResult, *, on_average: bool = False) -> Bound | None:
+    """The lowest ceiling for every record; or on average over records, which proves nothing about a particular one."""
+    found = (bound for bound in result.bounds if bound.on_average == on_average)
+    return min(found, key=lambda bound: bound.success, default=None)
 
 
 def guessing(baseline: Baseline) -> str:
@@ -160,7 +154,8 @@ def found(result: AuditResult) -> str:
     """The numbers behind the verdict, out of 1000, and why they decide as they do."""
     best, reason = result.strongest, result.reason
     told = [*claim(best)]
-    ceilings = [proven(ceiling) for ceiling in (tightest(result), average(result)) if ceiling is not None]
+    lowest = tightest(result), tightest(result, on_average=True)
+    ceilings = [proven(ceiling) for ceiling in lowest if ceiling is not None]
     if result.verdict is Verdict.PROTECTED:  # the headline is the ceiling
         told += [f"The best attack {result.done(best)}."]
         ceilings = ceilings[1:]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from remanence.auditing import AuditResult
 from remanence.report.dossier import dossier
-from remanence.report.exchange import junit, sarif
 from remanence.report.gallery import gallery_page
 from remanence.report.html import dossier_page, index, report
+from remanence.report.junit import junit
 from remanence.report.markdown import model_card, summary
 from remanence.scale.files import write_files
 
@@ -17,7 +17,6 @@ FORMATS: dict[str, Callable[[AuditResult], str]] = {
     "html": report,
     "markdown": summary,
     "junit": junit,
-    "sarif": sarif,
     "model-card": model_card,
     "dossier": dossier,
     "dossier-html": dossier_page,

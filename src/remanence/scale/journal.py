@@ -80,10 +80,6 @@ class Plan:
         return hashlib.sha256(f"{self.inputs} {number} {self.size(number)}".encode()).hexdigest()
 
 
-class DamagedUnitError(Exception):
-    """A unit's file is not what was written."""
-
-
 @final
 class Journal:
     """The run folder, for the one process that writes it.
@@ -112,16 +108,13 @@ class Journal:
         self._write(_file(key), packed)
 
     def read(self, key: str) -> Tensors | None:
-        """What a unit found, or None where it is not finished; `DamagedUnitError` where the file was changed."""
+        """What a unit found, or None where it is not finished; `UnusableFileError` where the file was changed."""
         packed = self._read(_file(key))
         if packed is None:
             return None
-        try:
-            tensors, about = parse_tensors(packed), tensor_notes(packed)
-        except UnusableFileError as error:
-            raise DamagedUnitError(f"{_file(key)}: {error}") from None
+        tensors, about = parse_tensors(packed), tensor_notes(packed)
         if about != {"key": key, "sha256": hashlib.sha256(save(tensors)).hexdigest()}:
-            raise DamagedUnitError(f"{_file(key)}: the contents do not match their checksum")
+            raise UnusableFileError("the contents do not match their checksum")
         return tensors
 
     def finished(self) -> set[str]:

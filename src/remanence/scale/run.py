@@ -21,8 +21,9 @@ from remanence.core.checks import whole
 from remanence.core.exceptions import InputError
 from remanence.scale.executors import Do, Executor, InProcess, Task, one_thread
 from remanence.scale.fingerprints import arithmetic, device_kind, fingerprint, versions
-from remanence.scale.journal import LEARNING, DamagedUnitError, Journal, Json, Plan, Tensors
+from remanence.scale.journal import LEARNING, Journal, Json, Plan, Tensors
 from remanence.scale.progress import note, track
+from remanence.scale.reading import UnusableFileError
 
 Join = Callable[[Sequence[Tensors]], Tensors]  # from the outcomes of consecutive units to that of all
 
@@ -139,8 +140,8 @@ class Run:
         for number in range(len(plan)):
             try:
                 tensors = self.journal.read(plan.key(number))
-            except DamagedUnitError as error:
-                note(f"{plan.name}: a unit is damaged and is run again ({error})")
+            except UnusableFileError as error:
+                note(f"{plan.name}: unit {plan.key(number)} is damaged and is run again ({error})")
             else:
                 found |= {} if tensors is None else {number: tensors}
         return found

@@ -24,17 +24,13 @@ def functions_in(path: Path) -> list[str]:
 
 def call_factory(path: Path, factory: str, what: str) -> object:
     """What the function of this name in this file returns."""
-    if not path.is_file():
+    spec = importlib.util.spec_from_file_location(f"remanence_factory_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
         raise InputError(
             "The file with the factory was not found.",
-            needs="an existing Python file",
+            needs="an existing Python file ending in .py",
             got=str(path),
             hint="a path relative to the current folder, then a colon and the function's name",
-        )
-    spec = importlib.util.spec_from_file_location(f"remanence_factory_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise InputError(
-            "The file cannot be loaded.", needs="a Python file ending in .py", got=str(path), hint="rename it"
         )
     module = importlib.util.module_from_spec(spec)
     try:

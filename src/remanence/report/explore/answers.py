@@ -68,18 +68,14 @@ class Question:
     @property
     def run(self) -> Segment:
         """The training that is asked about; with a budget, the riskiest that keeps it."""
-        return self.at(self._noise(enough=False))
+        return self.at(self.noise(enough=False))
 
     def at(self, noise: float) -> Segment:
         """The training with this noise."""
         return Segment(noise, self.sample_rate, self.steps)
 
-    @property
-    def noise(self) -> float:
-        """The noise that was given, or that is certainly enough for the budget."""
-        return self._noise(enough=True)
-
-    def _noise(self, *, enough: bool) -> float:
+    def noise(self, *, enough: bool = True) -> float:
+        """The noise that was given, or that is certainly enough for the budget; or else, certainly not more."""
         if self.noise_multiplier is not None or self.epsilon is None:
             return self.noise_multiplier or 0.0
         settings = {"delta": self.delta, "sample_rate": self.sample_rate, "steps": self.steps}
@@ -133,13 +129,13 @@ def number(given: Mapping[str, str], name: str) -> Any:
 
 def estimate(question: Question) -> Json:
     """An answer while the slider moves: the ceiling to within a five-hundredth, in milliseconds."""
-    log_success = _estimated(question, question.noise)
+    log_success = _estimated(question, question.noise())
     return {"most": frequency(log_success, up=True), **_dots(question, log_success)}
 
 
 def answer(question: Question) -> Json:
     """The certified ceiling with its sentence, and the same as a command."""
-    noise, log_baseline = question.noise, question.log_baseline
+    noise, log_baseline = question.noise(), question.log_baseline
     best = bounds.dpsgd(log_baseline=log_baseline, schedule=[question.run], person=question.person)
     return {
         "sentence": sentence(best, question.candidates),
