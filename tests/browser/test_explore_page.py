@@ -47,7 +47,7 @@ def test_the_page_is_quiet_accessible_and_asks_only_this_machine(watch, address,
     assert all(one.startswith(address) for one in watched.addresses)
 
 
-def test_the_slider_moves_the_numbers_and_they_stay_the_command_lines(watch, address):
+def test_the_slider_or_epsilon_move_the_numbers_and_they_stay_the_command_lines(watch, address):
     watched = watch(address)
     before = settled(watched)
     watched.page.get_by_label("Noise multiplier, slider").focus()
@@ -57,11 +57,6 @@ def test_the_slider_moves_the_numbers_and_they_stay_the_command_lines(watch, add
     same_as_the_command_line(watched)
     assert settled(watched) != before
     assert watched.page.input_value("#noise_multiplier") in watched.page.inner_text("#command")
-
-
-def test_epsilon_is_solved_for_the_noise(watch, address):
-    watched = watch(address)
-    settled(watched)
     watched.page.get_by_label("ε and δ").check()
     watched.page.locator("#command", has_text="--epsilon 8").wait_for()
     same_as_the_command_line(watched)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import SOURCES
-from remanence.scale.journal import MANIFEST, Journal, plans
+from remanence.scale.journal import Journal
 
 SLOW_GAME = """
 import os, time, torch
@@ -135,32 +135,27 @@ RESUME = f"{AUDIT} 40 --resume run"
 KILLED, UNPROVEN = 9, -3
 
 
-@pytest.mark.parametrize(("times", "trials"), [(4, 40), pytest.param(20, 200, marks=pytest.mark.slow)])
-def test_an_audit_that_is_killed_again_and_again_ends_with_the_same_bytes(command_line, times, trials):
+def test_an_audit_that_was_killed_says_how_to_go_on_and_ends_with_the_same_bytes(command_line, run):
     command_line.begin()
-    shutil.rmtree(command_line.folder / "run")
     command_line.trained()
-    assert command_line.run(f"{AUDIT} {trials} --out whole") == UNPROVEN
-    seeds = command_line.trained()
-    assert len(seeds) == trials
-    moments, journal = random.Random(0), command_line.journal  # noqa: S311
-    for _ in range(times):
-        recorded = journal.finished()
-        manifest = journal.manifest() if (journal.folder / MANIFEST).exists() else None
-        works = plans(manifest) if manifest else []
-        numbers = {number for plan in works for number in range(len(plan)) if plan.key(number) in recorded}
-        ended = command_line.run(
-            f"{AUDIT} {trials} {'--resume' if manifest else '--out'} run",
-            kill_with=len(recorded) + moments.randrange(5),
-            delay=moments.uniform(0, 0.03),
-        )
-        assert ended == KILLED, "the audit was over before it was killed often enough"
-        assert journal.finished() >= recorded, "a recorded unit was lost"
-        done = {seed for number in numbers for seed in seeds[2 * number : 2 * number + 2]}
-        again = done & set(command_line.trained())
-        assert len(again) <= 2, "more than the one unit that is replayed was run again"
-    assert 0 < len(journal.finished()) < trials / 2
-    assert command_line.run(f"{AUDIT} {trials} --resume run") == UNPROVEN
+    assert command_line.run(f"{AUDIT} 40 --out whole") == UNPROVEN
+    seeds, done = command_line.trained(), len(command_line.journal.finished())
+    code, told, _ = run("status", command_line.folder / "run")
+    assert (code, f"Units: {done} done, {20 - done} left." in told) == (0, True)
+    assert "No process is at work" in told
+    assert f"The same command with --resume {command_line.folder / 'run'} continues" in told
+    moments = random.Random(0)  # noqa: S311
+    for _ in range(3):
+        before = command_line.journal.finished()
+        again = {"kill_with": len(before) + moments.randrange(3), "delay": moments.uniform(0, 0.03)}
+        assert command_line.run(RESUME, **again) == KILLED
+        assert command_line.journal.finished() >= before, "a recorded unit was lost"
+    recorded = len(command_line.journal.finished())
+    command_line.trained()
+    assert command_line.run(RESUME) == UNPROVEN
+    assert len(command_line.trained()) == len(seeds) - 2 * recorded + 2, (
+        "one unit is replayed, none done again"
+    )
     assert result(command_line.folder / "run") == result(command_line.folder / "whole")
 
 
@@ -190,19 +185,6 @@ def test_another_run_is_never_continued(command_line):
         assert command_line.run(command) == -2
         assert message in command_line.told()
     assert command_line.journal.finished() == before
-
-
-def test_status_tells_how_to_go_on_after_a_kill(command_line, capsys, monkeypatch):
-    from remanence.cli.main import main
-
-    command_line.begin()
-    monkeypatch.setattr(sys, "argv", ["remanence", "status", str(command_line.folder / "run")])
-    with pytest.raises(SystemExit):
-        main()
-    told = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"(\d+) done, (\d+) left", told)
-    assert "No process is at work" in told
-    assert f"The same command with --resume {command_line.folder / 'run'} continues" in told
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])

@@ -130,15 +130,6 @@ def test_a_unit_does_not_depend_on_those_before_it():
     assert not torch.equal(errors[0], errors[1]), "units that repeat each other are not independent"
 
 
-def test_smaller_units_are_other_draws_of_the_same_game():
-    game = shortlist_game(distance=3.0, candidates=2)
-    runs = [Run(unit_trials=size) for size in (None, 50)]
-    rates = [play(game, RetrainAndCompare(), trials=400, run=run).main for run in runs]
-    assert rates[0].successes != rates[1].successes
-    # Φ(3/2) = 0.933; four standard deviations of a mean of 400 are 0.05.
-    assert all(abs(rate.rate - 0.933) < 0.05 for rate in rates)
-
-
 def test_a_run_without_a_unit_is_refused():
     with pytest.raises(InputError, match="unit_trials cannot be used"):
         Run(unit_trials=0)
