@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import gradient_game, shortlist_game, synthetic
+from conftest import euclidean_error, gradient_game, shortlist_game, synthetic
 from remanence import (
     GLM,
     AuditResult,
     Bound,
+    Criterion,
     FinitePrior,
     Game,
     InputError,
@@ -33,6 +34,7 @@ from remanence import (
 from remanence.core.baseline import Baseline
 from remanence.core.catalogue import catalogue
 from remanence.core.errors import relative_error
+from remanence.core.guess_coverage import good_guess
 from remanence.core.references import REMANENCE
 from remanence.private.canaries import MOST_CANDIDATES, crafted
 from remanence.private.consistency import _is_poisson
@@ -121,6 +123,10 @@ class TestAttacks:
         reconstruct = RetrainAndCompare(repeats=2000).prepare(game.knowledge, generator)
         released = Weights({"sum": torch.tensor([[-2.0], [-0.9], [-0.3], [-0.1], [1.0]]).double()})
         assert reconstruct(released).records.features.flatten().tolist() == [0, 0, 1, 1, 1]
+
+    def test_a_good_guess_is_the_record_with_the_most_others_around_it(self):
+        values = Records(torch.tensor([[9.0], [0.0], [1.0], [2.0]]), torch.zeros(4))
+        assert good_guess(values, Criterion(euclidean_error, 1.1)).features.item() == 1.0
 
     @pytest.mark.parametrize("batch", [1, 2, 3])
     def test_the_rank_of_a_dense_layer_is_the_size_of_the_batch(self, batch):

@@ -114,7 +114,7 @@ def test_a_page_shows_its_signature(tmp_path):
     document |= {"trials": None, "rows": [{"a": 1}], "panels": [], "notes": [], "settings": {}}
     document |= {"environment": {"torch": "2", "device": "cpu", "seconds": 1.0}}
     document |= {"signature": {"code": "abcdef123456789", "data": {"mnist.npz": "0123456789abcdef"}}}
-    path = tmp_path / "page.json"
+    path = tmp_path / f"{ENTRY.name}.json"
     path.write_text(json.dumps(document))
     shown = views.markdown(views.load(path), picture=None)
     assert ", code abcdef123456, mnist.npz 0123456789ab)" in shown

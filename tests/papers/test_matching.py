@@ -47,6 +47,19 @@ def test_a_single_sample_behind_a_smooth_network_is_found_after_several_local_st
     assert made or found.unexplained.max() < 1e-3
 
 
+def test_an_update_of_local_steps_is_the_difference_of_the_weights():
+    mechanism, inputs, labels, release = one_sample_release(local_steps=2, learning_rate=0.05, momentum=0.9)
+    network = mechanism.module
+    before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(2):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(network(inputs[0]), labels[0]).backward()
+        optimiser.step()
+    for name, parameter in network.named_parameters():
+        assert torch.allclose((before[name] - parameter.detach()) / 0.05, release[name][0], atol=1e-12)
+
+
 def test_the_angle_ignores_the_size_of_the_gradient():
     mechanism, inputs, _, release = one_sample_release()
     settings = Matching("cosine", "signed-adam", "infer", steps=150, restarts=2)

@@ -35,7 +35,7 @@ def test_an_audit_looks_as_it_did_and_nothing_is_cut(width):
 @pytest.mark.parametrize(("command", "names"), [("attacks", catalogue()), ("targets", TARGETS)])
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_every_name_of_a_list_is_whole(command, names, width, monkeypatch, run):
-    monkeypatch.setattr("remanence.cli.lists.console", lambda: Console(width=width, highlight=False))
+    monkeypatch.setattr("remanence.cli.audit.console", lambda: Console(width=width, highlight=False))
     lines = re.sub("[│┃]", " ", run(command)[1]).splitlines()
     first = {line.split()[0] for line in lines if line.split()}
     assert set(names) <= first

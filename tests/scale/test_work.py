@@ -126,8 +126,24 @@ def test_a_unit_does_not_depend_on_those_before_it():
     last_first = [unit(prepared, n) for n in (3, 2, 1, 0)]
     for one, other in zip(in_order, reversed(last_first), strict=True):
         assert all(torch.equal(one[key], other[key]) for key in one)
-    errors = [unit["main.errors"] for unit in in_order]
-    assert not torch.equal(errors[0], errors[1]), "units that repeat each other are not independent"
+
+
+def test_games_and_attacks_draw_anew_in_every_unit_and_the_same_when_played_again():
+    drawn = []
+
+    def drawing(knowledge, generator):
+        def reconstruct(release):
+            drawn.append(
+                (*torch.rand(1, generator=generator).tolist(), tuple(release["sum"].flatten().tolist()))
+            )
+            return Reconstruction(knowledge.prior.candidates[torch.zeros(len(release), 1).long()])
+
+        return reconstruct
+
+    for _ in range(2):
+        play(shortlist_game(), Playing(drawing), trials=16, run=Run(unit_trials=4))
+    assert [len(set(each)) for each in zip(*drawn[:4], strict=True)] == [4, 4]
+    assert drawn[4:] == drawn[:4]
 
 
 def test_a_run_without_a_unit_is_refused():

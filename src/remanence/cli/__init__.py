@@ -1,4 +1,4 @@
-"""The commands, one file each.
+"""The commands that belong to no door.
 
 Imports everything; nothing imports it.
 """

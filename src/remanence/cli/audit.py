@@ -1,4 +1,4 @@
-"""`remanence audit`, `demo` and `status`."""
+"""`remanence audit`, `demo` and `status`; and what there is: `attacks` and `targets`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.padding import Padding
+from rich.table import Table
 
 from remanence.cli.grouped import options
 from remanence.cli.playing import Scale, Shared, as_called, compute_device, console, play
@@ -120,3 +122,25 @@ def status(
         resume = f"--resume {shlex.quote(plain(found.place))}"
         lines.append(f"No process is at work on it. The same command with {resume} continues.")
     typer.echo("\n".join(lines))
+
+
+def attacks() -> None:
+    """List the attacks: what each needs, what it sees, and which paper it comes from."""
+    from remanence.core.catalogue import catalogue
+
+    terminal = console()
+    for info in catalogue().values():
+        terminal.print(info.name, style="bold", highlight=False)
+        told = f"{info.summary} Needs {info.needs}. Sees {info.sees}. ({info.reference.short})"
+        terminal.print(Padding(told, (0, 0, 1, 2)), highlight=False)
+
+
+def targets() -> None:
+    """List the built-in targets."""
+    from remanence.targets import TARGETS
+
+    table = Table("target", "what it is")
+    table.columns[0].no_wrap = True
+    for name, factory in TARGETS.items():
+        table.add_row(name, (factory.__doc__ or "").strip())
+    console().print(table)

@@ -14,14 +14,10 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from remanence.cli.audit import audit, demo, status
-from remanence.cli.bound import bound
-from remanence.cli.calibrate import calibrate
-from remanence.cli.explore import explore
-from remanence.cli.frontier import frontier
+from remanence.cli.audit import attacks, audit, demo, status, targets
+from remanence.cli.bound import bound, calibrate, explore, frontier
 from remanence.cli.grouped import grouped
 from remanence.cli.interruption import interruptible, outlive_the_reader
-from remanence.cli.lists import attacks, targets
 from remanence.cli.results import compare, report, show, verify
 from remanence.core.doors import doors, load
 from remanence.core.exceptions import InputError, RemanenceError
