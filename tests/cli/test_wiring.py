@@ -13,6 +13,7 @@ from remanence import (
     GLM,
     AuditResult,
     Bound,
+    ClosedForm,
     Criterion,
     FinitePrior,
     Game,
@@ -29,8 +30,11 @@ from remanence import (
     Verdict,
     Weights,
     audit,
+    bounds,
     looped,
+    play,
 )
+from remanence.bounds import Segment
 from remanence.core.baseline import Baseline
 from remanence.core.catalogue import catalogue
 from remanence.core.errors import relative_error
@@ -95,6 +99,19 @@ class TestVerdict:
 
 
 class TestGame:
+    def test_what_the_optimiser_hides_is_exactly_what_is_predicted_to_be_above_the_threshold(self):
+        data = synthetic()
+        loose = GLM(Logistic(), penalty=1.0).release(data[1:], data[:1][None], torch.Generator())
+        moved = Weights({name: values + 1e-5 for name, values in loose.tensors.items()})
+        once = play(LeaveOneOut(GLM(Logistic(), penalty=1.0), data, Criterion(), moved), ClosedForm())
+        predicted = once.arrays["predicted_error"]
+        threshold = float(predicted.median()) / 3  # so that many lie between one and ten times the threshold
+        game = LeaveOneOut(GLM(Logistic(), penalty=1.0), data, Criterion(threshold=threshold), moved)
+        found = play(game, ClosedForm())
+        above = (predicted.flatten() > threshold).nonzero().flatten().tolist()
+        assert ((predicted > threshold) & (predicted <= 10 * threshold)).any()
+        assert sorted(found.unresolved) == above
+
     def test_a_training_set_of_two_has_a_record_to_leave_out_and_one_of_one_has_none(self):
         assert LeaveOneOut(GLM(Logistic()), synthetic(2)).default_trials == 2
         with pytest.raises(InputError, match="number of records cannot be used"):
@@ -190,3 +207,13 @@ class TestRecordedRuns:
         for count in (0, MOST_CANDIDATES + 1):
             with pytest.raises(InputError, match="too many canaries, or none"):
                 crafted(count, (2,), 2, seed=0)
+
+
+def test_one_step_that_tells_all_beside_one_that_tells_little_is_bracketed():
+    # The first step shows the record whenever it is sampled, which is one time in ten, and no one else; otherwise
+    # only the second step speaks, with all of the false alarms to spend: γ = q + (1 − q)·γ₂(κ), up to Φ(−25).
+    loud, quiet = Segment(0.02, 0.1, 1), Segment(3.0, 0.5, 1)
+    rest = bounds.dpsgd(0.1, schedule=[quiet])
+    found = bounds.dpsgd(0.1, schedule=[loud, quiet])
+    assert found.lower <= 0.1 + 0.9 * rest.success
+    assert found.success >= 0.1 + 0.9 * rest.lower
