@@ -6,10 +6,9 @@ import torch
 from conftest import relu_network
 from remanence import InputError, gradient_exposure
 from remanence.updates.dense.layers import dense_head
-from remanence.updates.dense.peeling import reconstruct
 from remanence_papers.gradients.insecure import make_insecure
 from remanence_papers.gradients.printed import paper_attack, solve_patterns
-from updates.test_exact import batch, layers_of, leak, met
+from updates.test_exact import attack, batch, leak, met
 
 
 def insecure(dtype=torch.float64, count=6, seed=0, bias=True):
@@ -71,7 +70,7 @@ def test_the_printed_algorithm_finds_labels_and_batch_size_but_rescales_the_inpu
     missing = 1 - logits.softmax(-1).gather(1, labels[:, None])
     # With the true value instead of 2/3 the same equations give the inputs.
     assert float((missing / (2 / 3)).min()) > 1.1
-    exact = reconstruct(head, layers_of(head, network, inputs, labels), precision=2.2e-16)
+    exact = attack(network, inputs, labels)
     assert met(exact, inputs, labels)[0].all()
     errors = torch.cdist(inputs, found.inputs).amin(1) / inputs.norm(dim=1)
     assert (errors > 0.05).all()
@@ -84,6 +83,6 @@ def test_in_float32_the_fixed_tolerance_splits_samples_and_the_exact_attack_does
         head = dense_head(network)
         layers = head.layers_of(leak(network, inputs, labels))
         wrong += paper_attack(head, layers).batch_size != 6
-        exact = reconstruct(head, layers_of(head, network, inputs, labels), precision=1.2e-7)
+        exact = attack(network, inputs, labels)
         assert met(exact, inputs.double(), labels)[0].all()
     assert wrong >= 3
