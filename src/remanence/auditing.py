@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from remanence.core.rates import CONFIDENCE
 from remanence.game import played
 from remanence.protocol import AnyGame, planned
 from remanence.results.caveats import check_trials
-from remanence.results.evidence import Evidence
+from remanence.results.evidence import Evidence, Json
 from remanence.results.result import AuditResult
 from remanence.results.verdict import Policy, decide
 from remanence.scale.fingerprints import device_kind
@@ -33,8 +32,6 @@ from remanence.scale.seeds import Draws
 
 _PATIENCE = 2.0  # seconds: a slower attack reports its result before the next one begins
 _PACKAGES = ("remanence", "torch", "numpy", "scipy", "scikit-learn")
-
-Json = dict[str, Any]
 
 
 def audit(

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,12 +16,10 @@ from remanence.bounds.bound import Bound
 from remanence.core.references import Reference
 from remanence.results import storage
 from remanence.results.evidence import Evidence, contradictions
-from remanence.results.findings import Finding, Words
+from remanence.results.findings import Finding, Json, Words
 from remanence.results.verdict import Policy, Verdict, decide, decisive
 
 SCHEMA_VERSION = 1
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

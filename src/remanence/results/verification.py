@@ -11,12 +11,10 @@ from remanence.bounds.bound import Bound
 from remanence.bounds.recipes import recompute
 from remanence.core.exceptions import InputError
 from remanence.results.caveats import check_rates, check_trials
-from remanence.results.evidence import Evidence, contradictions
+from remanence.results.evidence import Evidence, Json, contradictions
 from remanence.results.findings import UnknownFinding
 from remanence.results.result import AuditResult
 from remanence.results.verdict import Policy, Verdict, decide
-
-Json = dict[str, Any]
 
 _ROUNDING = 1e-6  # tolerance between computations of a ceiling on two machines
 _SETTINGS = ("noise_multiplier", "sample_rate", "steps")
