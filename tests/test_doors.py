@@ -49,3 +49,15 @@ def test_without_a_door_the_command_line_lists_and_audits_the_rest(door, tmp_pat
     found = call(tmp_path / "copy", environment, "-c", code, *line)
     assert found.returncode in (0, 1, 3), found.stderr
     assert f'"target": "{target}"' in found.stdout
+
+
+@pytest.mark.slow
+def test_without_texts_the_suite_is_green(tmp_path):
+    environment = without("texts", tmp_path / "copy")
+    suites = "core results report networks cli tables test_contracts.py test_project.py"
+    named = [f"tests/{name}" for name in suites.split()]
+    left_out = "not block and not public_name and not texts"  # docs and names of the door itself
+    found = call(
+        tmp_path / "copy", environment, "-m", "pytest", "-q", "-x", "-n", "2", "-k", left_out, *named
+    )
+    assert found.returncode == 0, found.stdout[-3000:]

@@ -145,6 +145,19 @@ def test_the_schema_travels_in_the_wheel(tmp_path):
     assert (PACKAGE / "py.typed").exists()
 
 
+def test_constraints_pin_every_dependency_exactly():
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    assert all(
+        re.fullmatch(r"[A-Za-z0-9_.-]+==[^=]+", line) for line in pins if line and not line.startswith("#")
+    )
+    names = {line.split("==")[0].lower().replace("_", "-") for line in pins}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [project["optional-dependencies"][name] for name in ("dev", "explore", "browser", "docs")]
+    wanted = [*project["dependencies"], *(item for extra in extras for item in extra)]
+    assert {re.split(r"[\[<>=~!]", item)[0].lower() for item in wanted} <= names
+    assert "torch==2.13.0" in pins
+
+
 def test_importing_the_package_loads_nothing_heavy():
     code = "import sys, remanence; assert not {'torch', 'numpy', 'scipy', 'sklearn'} & sys.modules.keys()"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603

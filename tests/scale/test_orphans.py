@@ -2,11 +2,14 @@
 
 import contextlib
 import os
+import signal
 import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from conftest import SOURCES
 
@@ -32,7 +35,11 @@ def alive(process: int) -> bool:
     return False
 
 
-def test_workers_end_with_their_parent_and_leave_no_game_behind(tmp_path):
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("SIGTERM", "SIGINT")]
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", *SLOW])
+def test_workers_end_with_their_parent_and_leave_no_game_behind(name, tmp_path):
     (tmp_path / "mine.py").write_text(GAME)
     (tmp_path / "tmp").mkdir()
     places = {"TMPDIR": str(tmp_path / "tmp"), "WORKERS": str(tmp_path / "workers"), "PYTHONPATH": SOURCES}
@@ -45,8 +52,9 @@ def test_workers_end_with_their_parent_and_leave_no_game_behind(tmp_path):
         while not (tmp_path / "run/units").exists() or len(list((tmp_path / "run/units").iterdir())) < 3:
             assert parent.poll() is None, (tmp_path / "told").read_text()
             time.sleep(0.05)
-        parent.kill()
-        assert parent.wait(60) == -9
+        number = getattr(signal, name)
+        os.kill(parent.pid, number)
+        assert parent.wait(60) == (-9 if name == "SIGKILL" else 128 + number)
     workers = {int(line) for line in (tmp_path / "workers").read_text().split()}
     assert workers
     assert parent.pid not in workers
@@ -58,4 +66,6 @@ def test_workers_end_with_their_parent_and_leave_no_game_behind(tmp_path):
     secret = struct.pack("<d", float(VALUE)) * 3
     for path in (*(tmp_path / "tmp").rglob("*"), *(tmp_path / "run").rglob("*")):
         assert not path.is_file() or secret not in path.read_bytes(), path
-    assert "Traceback" not in (tmp_path / "told").read_text()
+    said = (tmp_path / "told").read_text()
+    assert "Traceback" not in said
+    assert name == "SIGKILL" or "Interrupted. " in said
