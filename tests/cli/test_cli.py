@@ -15,7 +15,8 @@ from remanence.results.storage import DOCUMENT
 from remanence.targets import TARGETS
 
 BOUND = ["bound", "--noise-multiplier", "1", "--steps", "9", "--candidates", "9"]
-HEADER = "import torch\nimport numpy as np\nfrom remanence import *\nfrom sklearn.linear_model import *\n"
+HEADER = "import torch\nimport numpy as np\nfrom remanence import GLM, LeaveOneOut, Records\n"
+HEADER += "from sklearn.linear_model import *\n"
 HEADER += "from remanence.tables.sklearn import leave_one_out\n"
 HEADER += "x = np.random.default_rng(0).normal(size=(30, 3))\ny = (x[:, 0] > 0).astype(int)\n"
 

@@ -17,7 +17,7 @@ from conftest import settings_arguments
 from remanence import AuditResult, Verdict
 from remanence.core.exceptions import InputError
 from remanence.heads.reading import load_backbone
-from remanence.private.recording import PARTS, read_recording, write_recording
+from remanence.private import recording
 from remanence.report import markdown, terminal
 from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
 from remanence.scale.journal import MANIFEST, Journal, Plan, read_status
@@ -107,12 +107,16 @@ def _batch(folder: Path) -> Path:
 
 def _recording(folder: Path) -> Path:
     about = {"framework": "by hand", "claimed": [[1.1, 0.1, 10]], "records": 10, "steps": 1, "rate": 0.1}
-    made_again = {"replayed": dict.fromkeys(PARTS, 1), "noted": {}, "rounding": 0.0, "seed": "os"}
+    made_again = {"replayed": dict.fromkeys(recording.PARTS, 1), "noted": {}, "rounding": 0.0, "seed": "os"}
     canaries = {"count": 1, "candidates": 1, "design": "real records", "sha256": "0"}
     tensors = {"settings": torch.rand(1, 2), "noise": torch.rand(1, 1), "starts": torch.tensor([0, 3])}
-    manifest = {**about, **made_again, "tensors": ["weight"], "canaries": canaries}
-    write_recording(folder / "run", manifest, tensors)
-    return folder / "run" / "manifest.json"
+    (folder / "run").mkdir()
+    content = save(tensors)
+    (folder / "run" / recording.TENSORS).write_bytes(content)
+    written = {"format": recording.FORMAT, "remanence": "1", "sha256": hashlib.sha256(content).hexdigest()}
+    manifest = {**about, **made_again, **written, "tensors": ["weight"], "canaries": canaries}
+    (folder / "run" / recording.MANIFEST).write_text(json.dumps(manifest))
+    return folder / "run" / recording.MANIFEST
 
 
 def _reproduction(folder: Path) -> Path:
@@ -181,7 +185,7 @@ READERS = {
     "gradient as safetensors": (_gradient, read_tensors),
     "gradient of torch.save": (_state, read_tensors),
     "batch": (_batch, lambda path: read_batch(path, torch.float32)),
-    "recording": (_recording, lambda path: read_recording(path.parent)),
+    "recording": (_recording, lambda path: recording.read_recording(path.parent)),
     "reproduction": (_reproduction, load),
     "table": (_table, read_table),
     "texts": (_texts, lambda path: read_texts(path, _Letters())),

@@ -223,7 +223,7 @@ class TestLooped:
 
         (tmp_path / "mine.py").write_text(
             "import torch\n"
-            "from remanence import *\n"
+            "from remanence import Criterion, FinitePrior, Game, Records, looped, mismatch\n"
             "def train(records, seed):\n    return {'sum': helper(records, torch.Generator().manual_seed(seed))}\n"
             "def helper(records, generator):\n"
             "    return records.features.sum(0) + 0.01 * torch.randn(6, generator=generator)\n"
