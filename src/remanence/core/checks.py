@@ -115,7 +115,7 @@ def exactly_one(given: Mapping[str, object], hint: str) -> str:
     '--texts'
     >>> exactly_one({"--texts": None, "--canaries": None}, "--texts train.jsonl")
     Traceback (most recent call last):
-    remanence.core.exceptions.InputError: Exactly one of --texts and --canaries can be given.
+    remanence.core.exceptions.InputError: Exactly one of --texts and --canaries must be given.
       needs: --texts or --canaries
       got:   none of them
       try:   --texts train.jsonl
@@ -124,7 +124,7 @@ def exactly_one(given: Mapping[str, object], hint: str) -> str:
     if len(there) != 1:
         *first, last = given
         raise InputError(
-            f"Exactly one of {', '.join(first)} and {last} can be given.",
+            f"Exactly one of {', '.join(first)} and {last} must be given.",
             needs=f"{', '.join(first)} or {last}",
             got=" and ".join(there) or "none of them",
             hint=hint,
