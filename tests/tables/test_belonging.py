@@ -323,6 +323,22 @@ def test_a_table_of_fewer_digits_is_said_to_be_one():
     assert check_belongs(Part("model", scaler, table, None)).inexact == ()
 
 
+@pytest.mark.parametrize("make", [table_game, leave_one_out])
+def test_of_seven_rows_each_is_proven_by_training_again(make):
+    table, labels = D[20:27, [2, 3, 8]], T[20:27]
+    result = audit(make(linear.Ridge(alpha=0.5).fit(table, labels), table, labels))
+    assert result.verdict is Verdict.EXPOSED
+    assert result.strongest.proven == 7
+    assert "training with them gives the model again" in result.reason.headline(result.words)
+
+
+def test_nothing_is_proven_by_training_that_draws():
+    model = make_pipeline(StandardScaler(), cluster.KMeans(2, n_init=1, init="random"))
+    found = audit(game_of(model, D[:12, :3])).strongest
+    assert found.main.successes == 12
+    assert not found.proven or found.proven < 12
+
+
 GENUINE = [
     make_pipeline(neighbors.KNeighborsTransformer(), linear.LogisticRegression()),
     make_pipeline(cluster.FeatureAgglomeration(3), linear.LogisticRegression()),

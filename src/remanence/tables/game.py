@@ -36,6 +36,8 @@ _SHOWN = 30  # reconstructions in a gallery
 _AT_ONCE = 32  # records in a unit, where each is attacked on its own
 _COPIED = 32  # times as many numbers as are held at once may be copied
 _LOOKED_AT = 8  # records of a pass over all that are attacked on their own too
+_FEW = 30  # records, at most, with which the model is trained again: no interval decides on so few
+_SAME_MODEL = 1e-3  # of the change that another record in its place makes
 
 
 @final
@@ -92,6 +94,8 @@ class LeaveOneOut(AnyGame[MechanismT]):
             counts = f"{column} A record counts if all of its columns do."
             tests = ("attribute inference",)
         because = self.mechanism.held_because
+        if self._trains_again:
+            because += ", or training with them gives the model again"
         return Words("recovered", "records", because, counts=counts, less=less, tests=tests, by_record=True)
 
     @property
@@ -224,7 +228,8 @@ class LeaveOneOut(AnyGame[MechanismT]):
             read = attack.read_off(model, self.data)
         if read is not None:
             met = met | self.criterion.compare(self.data[chosen[:, None]], read[chosen]).succeeded[:, 0]
-        return replace(outcome, proven=held[chosen] & met)
+        proven = held[chosen] & met
+        return replace(outcome, proven=proven if outcome.proven is None else proven | outcome.proven)
 
     def _held_against(
         self,
@@ -254,9 +259,43 @@ class LeaveOneOut(AnyGame[MechanismT]):
             main=main,
             control=control,
             numbers=numbers if left is None else {**numbers, "remaining_gradient": left.expand(len(chosen))},
+            proven=self._proven_by_training(main, chosen, others, guess) if self._trains_again else None,
             gallery=Gallery(*shown, succeeded=main.succeeded[:_SHOWN, 0]) if shows else None,
             claims_labels=not bool(guess.records.labels.isnan().all()),
         )
+
+    @property
+    def _trains_again(self) -> bool:
+        """Whether the records are few enough to train the model again with each of them."""
+        return self.fitting is not None and len(self.data) <= _FEW and self.data.weights is None
+
+    def _proven_by_training(
+        self, main: Comparison, chosen: Tensor, others: Tensor, guess: Reconstruction
+    ) -> Tensor:
+        """Which recovered records give the same model when it is trained with them, where a stranger does not.
+
+        Reconstructions are not exact to the last bit, so a thousandth of what the stranger changes is allowed.
+        """
+        proven = torch.zeros(len(chosen), dtype=torch.bool)
+        for trial in main.succeeded[:, 0].nonzero()[:, 0].tolist():
+            place, found = int(chosen[trial]), guess.records[trial, :1]
+            own = self.data.labels[place].to(found.labels.dtype)  # of an attack that claims no label
+            found = replace(found, labels=found.labels.where(~found.labels.isnan(), own))
+            stranger = self.data[others[trial : trial + 1]]
+            with_found, with_stranger = (self._off(place, record) for record in (found, stranger))
+            proven[trial] = 0 < with_stranger < torch.inf and with_found <= _SAME_MODEL * with_stranger
+        return proven
+
+    def _off(self, place: int, record: Records) -> float:
+        """How far the model is from the one that training with another record in that place gives."""
+        assert self.release is not None
+        data = concatenate([self.data[:place], record, self.data[place + 1 :]])
+        try:
+            again = self.mechanism.release(data[:-1], data[-1:][None], torch.Generator())
+            apart = [(values - again[name]).norm() for name, values in self.release.tensors.items()]
+            return float(torch.stack(apart).norm())
+        except Exception:  # noqa: BLE001 - training that fails, or gives another size, explains nothing
+            return torch.inf
 
     def _one_by_one(
         self, model: _Model, chosen: Tensor, others: Tensor, draws: Draws, *, shows: bool
