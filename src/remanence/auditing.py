@@ -17,6 +17,7 @@ from remanence.bounds.bound import Bound
 from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
 from remanence.core.catalogue import catalogue
+from remanence.core.checks import instance
 from remanence.core.exceptions import IncompatibleGameError, InputError
 from remanence.core.rates import CONFIDENCE
 from remanence.game import played
@@ -93,6 +94,7 @@ def _chosen(game: AnyGame, attacks: Sequence[Attack] | None) -> list[Attack]:
     """The attacks that play, each checked once."""
     chosen = game.attacks() if attacks is None else list(attacks)
     for attack in chosen if attacks is not None else ():
+        instance("attacks", attack, Attack, "a list of attacks", "attacks=[RetrainAndCompare()]")
         attack.check(game.knowledge)
     if not chosen:
         raise IncompatibleGameError(

@@ -115,6 +115,7 @@ WRONG = [
     (["audit", "diabetes-ridge", "--max-success", "1.5"], "strictly between 0 and 1"),
     (["audit", "diabetes-ridge", "--out", "/proc/remanence"], "not a writable folder"),
     (["audit", "diabetes-ridge", "--out", "raises.py"], "not a writable folder"),
+    (["audit", "diabetes-ridge", "--resume", "one", "--out", "two"], "--resume one and --out two"),
     (["audit", "nothing.py:game"], "NoneType"),
     (["audit", "broken.py:game"], "SyntaxError"),
     (["audit", "leaves.py:game"], "SystemExit"),

@@ -110,6 +110,8 @@ def _recording(folder: Path) -> Path:
     made_again = {"replayed": dict.fromkeys(recording.PARTS, 1), "noted": {}, "rounding": 0.0, "seed": "os"}
     canaries = {"count": 1, "candidates": 1, "design": "real records", "sha256": "0"}
     tensors = {"settings": torch.rand(1, 2), "noise": torch.rand(1, 1), "starts": torch.tensor([0, 3])}
+    tensors |= {"indices": torch.arange(3), "sizes": torch.tensor([1]), "scores": torch.rand(1, 1)}
+    tensors["chosen"] = torch.zeros(1, dtype=torch.int64)
     (folder / "run").mkdir()
     content = save(tensors)
     (folder / "run" / recording.TENSORS).write_bytes(content)

@@ -54,6 +54,8 @@ def test_protected_beside_a_finding_that_cannot_be_computed_again_is_shown_and_n
     assert run("show", tmp_path)[1].startswith("PROTECTED")
     code, _, told = run("verify", tmp_path)
     assert (code, "the finding 'from-elsewhere'" in told) == (2, True)
+    code, _, told = run("verify", tmp_path, "--target", "digits-noisy-sum")  # a target cannot vouch for it
+    assert (code, "the finding 'from-elsewhere'" in told) == (2, True)
 
 
 def test_a_run_is_played_again_with_the_data_at_hand(tmp_path, run):

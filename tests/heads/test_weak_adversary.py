@@ -71,6 +71,7 @@ class Two(torch.nn.Module):
         ({"backbone_or_features": lambda x: x}, "backbone cannot be used"),
         ({"backbone_or_features": Two()}, "backbone's answer"),
         ({"backbone_or_features": OWN.embedding.double()}, "features cannot be used"),
+        ({"backbone_or_features": OWN.embedding.unflatten(1, (2, -1))}, "flatten"),
         ({"backbone_or_features": OWN.embedding[:2]}, "embeddings do not fit"),
         ({"backbone_or_features": OWN.embedding * torch.nan}, "targets cannot be used"),
         ({"recipe": {"classes": 3}}, "recipe cannot be used"),

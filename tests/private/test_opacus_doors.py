@@ -13,6 +13,8 @@ from remanence.private.audit_run import audit_run
 from remanence.private.canaries import Canaries, Design, draw
 from remanence.private.consistency import RecordedRun
 from remanence.private.opacus import Reading, RecordingWarning
+from remanence.private.opacus_batches import RecordMarks
+from remanence.private.own_pass import features_and_labels
 from remanence.private.recording import PARTS
 from remanence.results.verdict import Policy
 
@@ -212,3 +214,25 @@ def test_a_divisor_that_one_record_changes_is_named(records, batches, divisor, s
     assert [caveat.seen for caveat in run._of_counting()] == ([] if said is None else [said])
     run.manifest["canaries"]["candidates"] = 2  # as many records, whichever was chosen
     assert list(run._of_counting()) == []
+
+
+@pytest.mark.parametrize(("features", "labels"), [("y", "label"), ("target", "labels"), ("x", "target")])
+def test_of_a_batch_with_names_the_surest_name_is_the_label(features, labels):
+    batch = {features: torch.rand(3, 2), labels: torch.tensor([0, 1, 1])}
+    found = features_and_labels(batch)
+    assert torch.equal(found[0], batch[features])
+    assert torch.equal(found[1], batch[labels])
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+)
+def test_a_changed_bit_of_a_record_is_seen_and_equal_ones_are_duplicates(dtype):
+    records = torch.arange(12).reshape(4, 3).to(dtype)
+    records[3] = records[0]
+    marks = RecordMarks(4, lambda index: (records[index : index + 1], torch.zeros(1)))
+    assert marks.duplicates() == 1
+    batch = records[[2, 1]].clone()
+    assert marks.check((batch, torch.zeros(2)), [2, 1]) == ""
+    batch.view(torch.uint8)[1, 0] ^= 1
+    assert "record 1 differs" in marks.check((batch, torch.zeros(2)), [2, 1])

@@ -260,6 +260,13 @@ def play(
     from remanence.scale.run import Run
 
     scale = scale or Scale()
+    if shared.resume and shared.out and Path(shared.resume) != Path(shared.out):
+        raise InputError(
+            "A run goes on in its own folder.",
+            needs="--resume without --out, or both with the same folder",
+            got=f"--resume {shared.resume} and --out {shared.out}",
+            hint=f"--resume {shared.resume}",
+        )
     folder = Path(shared.resume or shared.out or default_folder(name or target))
     check_writable(folder)
     # A factory may print; our own output stays clean.

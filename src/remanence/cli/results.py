@@ -122,12 +122,16 @@ def verify(
             got="; ".join(checked.wrong[:3]),
             hint="audit again, and do not rely on this result",
         )
-    if checked.open and result.verdict is Verdict.PROTECTED and target is None:
+    unsure = checked.open if target is None else checked.unknown
+    if unsure and result.verdict is Verdict.PROTECTED:
+        by_target = (
+            f"remanence verify {run} --target TARGET, whose ceilings are compared with the stored ones"
+        )
         raise InputError(
             "PROTECTED was not verified.",
-            needs="every ceiling that it rests on, computed again",
-            got="; ".join(checked.open[:3]),
-            hint=f"remanence verify {run} --target TARGET, whose ceilings are compared with the stored ones",
+            needs="every ceiling and finding that it rests on, computed again",
+            got="; ".join(unsure[:3]),
+            hint="verify where that part is installed" if checked.unknown else by_target,
         )
     typer.echo(f"Verified: {words.recounted(result, checked)}")
     if target is None:

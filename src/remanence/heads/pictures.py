@@ -147,10 +147,14 @@ def _embedded(
     if isinstance(backbone_or_features, nn.Module):
         return embed(Records(images, labels), backbone_or_features), embed(prior, backbone_or_features)
     features = backbone_or_features.detach()
+    if features.dtype != torch.float32 or features.ndim != 2:
+        raise InputError(
+            "The features cannot be used.",
+            needs="float32 numbers of shape (pictures, numbers)",
+            got=f"{features.dtype} of shape {tuple(features.shape)}",
+            hint="features.float().flatten(1)",
+        )
     own = Records(images, labels, embedding=features)
-    if features.dtype != torch.float32:
-        needs, hint = "float32 numbers", "features.float()"
-        raise InputError("The features cannot be used.", needs=needs, got=str(features.dtype), hint=hint)
     if prior.embedding is None or prior.embedding.shape[-1] != features.shape[1]:
         raise InputError(
             "The public pictures have no features that fit.",

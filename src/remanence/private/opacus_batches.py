@@ -143,9 +143,12 @@ def _marks(batch: Any, rows: int) -> list[int] | None:
     for place, tensor in enumerate(tensors_in(batch)):
         if not tensor.ndim or len(tensor) != rows:
             return None
-        numbers = _bytes(tensor).reshape(rows, -1).long()
+        numbers = _bytes(tensor).view(_WHOLE[min(8, tensor.element_size())]).reshape(rows, -1).long()
         total += (numbers * _multipliers(place, numbers.shape[1])).sum(1)
     return total.tolist()
+
+
+_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 
 
 @cache

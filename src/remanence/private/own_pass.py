@@ -35,7 +35,7 @@ def features_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
     """What a batch of the loader holds: `(features, labels)`, a mapping with `labels`, or features alone."""
     if isinstance(batch, Mapping):
         tensors = {str(name): part for name, part in batch.items() if isinstance(part, Tensor)}
-        labels = [tensors.pop(name) for name in _LABELS if name in tensors]
+        labels = [tensors.pop(name) for name in [name for name in _LABELS if name in tensors][:1]]
         features = next(iter(tensors.values()))
     else:
         features, *labels = [batch] if isinstance(batch, Tensor) else list(batch)

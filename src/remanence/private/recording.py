@@ -36,7 +36,12 @@ _SCHEMA = {
         "claimed": {
             "type": "array",
             "minItems": 1,
-            "items": {"type": "array", "prefixItems": [_NUMBER, _NUMBER, _COUNT], "minItems": 3},
+            "items": {
+                "type": "array",
+                "prefixItems": [_NUMBER, _NUMBER, _COUNT],
+                "minItems": 3,
+                "maxItems": 3,
+            },
         },
         "records": _SEVERAL,
         "steps": _SEVERAL,
@@ -88,7 +93,7 @@ class RunRecorder:
                 got=str(folder),
                 hint="another out=..., or remove the old recording first",
             )
-        check_writable(self._folder)
+        check_writable(self._folder, hint="another out=...")
         self._history, self._expected, self._about = history, expected, about
         self.steps = 0
         self.noted: dict[str, dict[str, Any]] = {}  # how often something was wrong, and what it was at first
@@ -209,6 +214,13 @@ def read_recording(folder: Path) -> tuple[Json, dict[str, Tensor]]:
         if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
             raise UnusableFileError("not the file that was recorded")
         tensors = parse_tensors(content)
+        if (
+            missing := {"indices", "starts", "settings", "sizes", "noise", "scores", "chosen"}
+            - tensors.keys()
+        ):
+            raise UnusableFileError(f"it has no {min(missing)}")
+        if tensors["indices"].numel() and int(tensors["indices"].max()) >= manifest["records"]:
+            raise UnusableFileError(f"it is not about {manifest['records']} records, as the manifest says")
         lengths = {len(tensors["settings"]), len(tensors["noise"]), len(tensors["starts"]) - 1}
         if lengths != {manifest["steps"]}:
             raise UnusableFileError(f"it is not about {manifest['steps']} steps, as the manifest says")

@@ -87,6 +87,7 @@ class Verified:
     counted: int
     ceilings: int
     open: tuple[str, ...]
+    unknown: tuple[str, ...]  # findings that cannot be recomputed here: no target can vouch for them
 
 
 def verified(result: AuditResult) -> Verified:
@@ -109,14 +110,11 @@ def verified(result: AuditResult) -> Verified:
     if result.verdict is Verdict.PROTECTED:
         still = decide(result.evidence, sure, result.policy) is Verdict.PROTECTED
         unsure = [] if still else [*unsure, "PROTECTED rests on a ceiling that was not computed again"]
-    unknown = (
-        each for entry in result.evidence for each in entry.findings if isinstance(each, UnknownFinding)
-    )
-    unsure += dict.fromkeys(
-        f"the finding {each.entry['kind']!r} of a part that is not installed here" for each in unknown
-    )
+    findings = [each for entry in result.evidence for each in entry.findings]
+    kinds = dict.fromkeys(each.entry["kind"] for each in findings if isinstance(each, UnknownFinding))
+    unknown = tuple(f"the finding {kind!r} of a part that is not installed here" for kind in kinds)
     counted = sum("succeeded" in entry.arrays for entry in result.evidence)
-    return Verified(tuple(wrong), counted, len(sure), tuple(unsure))
+    return Verified(tuple(wrong), counted, len(sure), (*unsure, *unknown), unknown)
 
 
 def _beyond_the_threshold(found: Evidence, threshold: float) -> list[str]:

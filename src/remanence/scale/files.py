@@ -21,7 +21,7 @@ PART = ".remanence-part"  # the ending of what was not finished; the next run in
 _SEAL = b"remanence checked file 1\n"
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, hint: str = "--out with another folder") -> None:
     """Refuse a folder that cannot be written to, before any time is spent; leave nothing there."""
     nearest = folder
     try:
@@ -34,7 +34,7 @@ def check_writable(folder: Path) -> None:
             "The results cannot be written.",
             needs="a folder that can be created and written to",
             got=f"{folder} ({nearest} is not a writable folder)",
-            hint="--out with another folder",
+            hint=hint,
         ) from None
 
 
