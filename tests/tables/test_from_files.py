@@ -12,12 +12,17 @@ import pandas as pd
 import pytest
 from patients import patients
 
+from remanence.tables.reading import read_table
+
 OWN = "model.py:fitted --data train.csv --label outcome"
 MODEL = """
 import pandas as pd
 from patients import prepared
 from sklearn.cluster import KMeans
-from sklearn.linear_model import LogisticRegression
+from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 table = pd.read_csv("train.csv")
 numbers, ill = pd.read_csv("numbers.csv")[["age", "income"]], (table["outcome"] == "ill").astype(int)
@@ -37,6 +42,17 @@ def coded():
 
 def clusters():
     return KMeans(3, random_state=0).fit(numbers)
+
+def read_as(kind):
+    people = pd.read_csv("people.csv", dtype={"code": kind})
+    return people[["code", "age"]], people["rate"]
+
+def of_numbers():
+    return Ridge().fit(*read_as(int))
+
+def of_text():
+    columns = [("words", OneHotEncoder(), ["code"]), ("numbers", StandardScaler(), ["age"])]
+    return make_pipeline(ColumnTransformer(columns), Ridge()).fit(*read_as(str))
 """
 
 
@@ -164,3 +180,22 @@ def test_weights_and_coded_labels_are_matched_and_clusters_need_no_label(folder,
     assert table("model.py:clusters --data numbers.csv --out clusters")[0] == 1
     found = json.loads((folder / "clusters" / "columns.json").read_text())["columns"]
     assert {row["column"]: row["recovered"] for row in found}["income"] == 150
+
+
+def test_a_postcode_keeps_its_zero(tmp_path):
+    file = tmp_path / "people.csv"
+    file.write_text("code,age,rate\n01234,30,0.5\n98765,40,0\n00007,,1.25\n")
+    found = read_table(file)
+    assert found["code"].tolist() == ["01234", "98765", "00007"]
+    assert found["age"].dtype.kind == found["rate"].dtype.kind == "f"
+
+
+@pytest.mark.parametrize("model", ["of_numbers", "of_text"])
+def test_codes_are_read_as_the_model_read_them(folder, table, model):
+    ages = pd.read_csv("train.csv")["age"]
+    codes = [["01234", "98765", "00007"][age % 3] for age in ages]
+    people = pd.DataFrame({"code": codes, "age": ages, "rate": [f"{age**2 % 70:02}" for age in ages]})
+    people.to_csv("people.csv", index=False)
+    assert table(f"model.py:{model} --data people.csv --label rate --out codes")[0] == 1
+    found = json.loads((folder / "codes" / "columns.json").read_text())["columns"]
+    assert {row["column"]: row["recovered"] for row in found} == {"code": 150, "age": 150, "rate": 150}

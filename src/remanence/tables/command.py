@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -79,7 +80,8 @@ def table(
 def load_table_game(target: str, options: TableOptions) -> AnyGame:
     """The game of a model file and a table file."""
     from remanence.tables.parts import final_estimator
-    from remanence.tables.reading import load_estimator, read_table
+    from remanence.tables.reading import codes_as_numbers, load_estimator, read_table
+    from remanence.tables.rows import classes_of
     from remanence.tables.sklearn import learns_from_labels, with_known
 
     assert options.data is not None
@@ -89,6 +91,8 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
     weights = columns_named(options.weights, frame.columns, "--weights")
     label = options.label or ""
     labels = _label_column(frame, options.label, needed=learns_from_labels(final_estimator(estimator)))
+    if label and not any(isinstance(name, str) for name in classes_of(estimator)):
+        labels = codes_as_numbers(labels.to_frame())[label]
     features = frame.drop(columns=[name for name in (label, *weights) if name])
     names = getattr(estimator, "feature_names_in_", None)
     if names is not None and set(map(str, names)) <= set(map(str, features.columns)):
@@ -133,18 +137,20 @@ def _label_column(frame: Any, label: str | None, *, needed: bool) -> Any:
 
 
 def _first_that_belongs(estimator: Any, features: Any, labels: Any, weights: Any) -> TableGame:
-    """The game with the labels that fit() was given: a file does not say which number stands for which word."""
+    """The game of what fit() was given: a file does not say whether 01234 was a number, nor what stands for a label."""
+    from remanence.tables.reading import codes_as_numbers
     from remanence.tables.rows import codings
     from remanence.tables.sklearn import table_game
 
-    refused = None
-    for coding in codings(estimator, labels):
+    refused, numbers = None, codes_as_numbers(features)
+    readings = [features] if numbers is features else [numbers, features]
+    for coding, table in itertools.product(codings(estimator, labels), readings):
         try:
             own = labels if coding is None else labels.map(coding).rename(labels.name)
-            game = table_game(estimator, features, own, weights)
+            game = table_game(estimator, table, own, weights)
             game.fits()
         except (MisfitError, InputError) as error:
-            refused = refused or error
+            refused = (refused or error) if table is features else refused
             continue
         if coding is not None:
             said = ", ".join(f"{word} for {code}" for word, code in coding.items())

@@ -80,12 +80,33 @@ def read_table(path: Path) -> Any:
     hint = "a line of column names first, as frame.to_csv(path, index=False) writes it"
     with refusing(Exception, "The table cannot be read.", needs=_TABLE, got=path, hint=hint):
         if path.suffix.lower() not in (".parquet", ".pq"):
-            frame = pd.read_csv(path)
-            if len(frame.columns) == 1 and ";" in str(frame.columns[0]):
+            text = pd.read_csv(path, dtype=str)
+            if len(text.columns) == 1 and ";" in str(text.columns[0]):
                 raise UnusableFileError("semicolons between the columns, where commas are expected")
-            return frame
+            return _with_codes(pd.read_csv(path), text)
         with extra("pyarrow.parquet", "tables", "pyarrow, which reads Parquet").ParquetFile(path) as file:
             cells = file.metadata.num_rows * file.metadata.num_columns
             if cells > _MOST_CELLS:  # a run of equal values is a few bytes, but is unpacked in full
                 raise UnusableFileError(f"{cells:,} cells; the limit is {_MOST_CELLS:,}")
             return file.read().to_pandas()
+
+
+def _with_codes(frame: Any, text: Any) -> Any:
+    """A table in which numbers that begin with a zero, such as the postcode 01234, stay text."""
+    for name in frame.columns:
+        if frame[name].dtype.kind in "iuf" and text[name].str.fullmatch(r"0\d+").any():
+            frame[name] = text[name]
+    return frame
+
+
+def codes_as_numbers(frame: Any) -> Any:
+    """The same table with codes such as 01234 as numbers; itself where it holds none."""
+    import pandas as pd
+
+    words, digits = frame.select_dtypes(exclude="number"), r"-?\d+(\.\d+)?"
+    codes = [name for name in words if words[name].dropna().astype(str).str.fullmatch(digits).all()]
+    if not codes:
+        return frame
+    numbers = frame.copy()
+    numbers[codes] = words[codes].apply(pd.to_numeric)
+    return numbers
