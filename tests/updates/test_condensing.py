@@ -9,6 +9,7 @@ from remanence.updates.declared import LocalTraining
 from remanence.updates.dense.belonging import belonging
 from remanence.updates.dense.coordinates import condensed
 from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.peeling import Proposal, Remainder, sharpened
 from remanence.updates.opening import difference, rounding_of_difference
 from remanence.updates.rounding import Rounding
 
@@ -79,3 +80,19 @@ def test_a_difference_of_weights_spans_as_many_directions_as_records_and_is_expl
     reading = read(model, sent, rounding, scale_is_known=False)
     assert (len(reading.basis), reading.proof.explains_all, reading.proof.batch_size) == (6, True, 6)
     assert (off(reading.proof.proposal.inputs, inputs).amin(1) < reading.proof.error).all()
+
+
+def test_inputs_that_are_a_little_off_follow_from_the_neurons_that_they_switch_off():
+    model = network(40, 900, 900, 10)
+    inputs, labels = batch(6, model, 1)
+    head, layers = layers_of(model, inputs, labels)
+    shares, right = torch.full((6,), 1 / 6, dtype=torch.float64), inputs.double()
+    rough = right + 1e-3 * torch.randn(6, 6, dtype=torch.float64) @ right
+    left = Remainder.of(head, layers, Proposal(rough, labels, 0.999 * shares))
+    found = sharpened(head, left, 1e-3)
+    assert left.unexplained.max() > 3e-3
+    assert found.unexplained.max() < 1e-5
+    assert (found.records.inputs - right).norm() < 1e-5 * right.norm()
+    assert torch.allclose(found.records.shares, shares, rtol=1e-5)
+    stranger = left.by(head, Proposal(rough + torch.randn_like(rough), labels, shares))
+    assert sharpened(head, stranger, 1e-3) is stranger

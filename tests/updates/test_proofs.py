@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from test_exact import batch, leak
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
 from one_update import after_steps, off, read, update
@@ -14,8 +16,8 @@ from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import belonging
 from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import Proposal, reconstruct
-from remanence.updates.dense.proofs import verify, verify_rows
-from remanence.updates.dense.reader import Own
+from remanence.updates.dense.proofs import Proof, verify, verify_rows
+from remanence.updates.dense.reader import Own, _joined
 from remanence.updates.inspection import open_update
 from remanence.updates.inspection import read as read_whole
 from remanence.updates.rounding import Rounding
@@ -302,3 +304,40 @@ def test_a_batch_is_proven_by_the_client_s_own_module(monkeypatch):
     monkeypatch.setattr(Own, "agrees", lambda *_: False)
     (proof,) = read_whole(opened)
     assert proof.count == 0
+
+
+def digits_network(steps, seed=0):
+    """A network of two layers of 256, trained on digits, and the digits."""
+    pixels, classes = load_digits(return_X_y=True)
+    inputs, labels = torch.from_numpy(pixels / 8 - 1).float(), torch.from_numpy(classes)
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    optimiser = torch.optim.SGD(network.parameters(), 0.1)
+    for _ in range(steps):
+        index = torch.randint(200, len(inputs), (64,))
+        optimiser.zero_grad()
+        cross_entropy(network(inputs[index]), labels[index]).backward()
+        optimiser.step()
+    return network, inputs, labels
+
+
+@pytest.mark.parametrize(("steps", "seed", "own"), [(150, 0, slice(0, 4)), (300, 258, slice(2, 4))])
+def test_weights_after_a_step_of_a_trained_network_give_every_record_once(steps, seed, own):
+    network, inputs, labels = digits_network(steps, seed)
+    inputs, labels = inputs[own], labels[own]
+    slopes = update(network, inputs, labels)
+    for rate in (0.1, 0.01) if steps == 150 else (0.1,):
+        after = {name: value - rate * slopes[name] for name, value in network.state_dict().items()}
+        (proof,) = read_whole(open_update(network, after, Declared(), is_after=True))
+        assert proof.count == len(inputs)
+        near = off(proof.proposal[proof.proven].inputs, inputs).argmin(1)
+        assert sorted(near.tolist()) == list(range(len(inputs)))
+
+
+def test_groups_of_rows_that_give_one_record_prove_it_once():
+    rows = torch.tensor([[0, 2.001], [1, 0], [1.001, 0], [0, 2], [0, 1]]).double()
+    every = Proposal(rows, torch.full((5,), -1), torch.full((5,), 0.2))
+    known = Proof(every[:1], torch.tensor([True]), torch.full((1,), 1e-3), torch.zeros(1), False, None)
+    found = _joined(known, every[1:], torch.full((4,), 1e-3))
+    assert found.proposal.inputs.tolist() == rows[[0, 1, 4]].tolist()
+    assert found.count == 3

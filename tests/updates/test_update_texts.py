@@ -76,6 +76,12 @@ def test_every_text_comes_back_with_its_last_token(tied, positions, factor):
     assert_named(read(model, {name: factor * value for name, value in update(model, ids).items()}), ids)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_dozen_texts_that_end_with_tokens_of_their_own_come_back(tied):
+    model, ids = Tiny(tied=tied).eval(), texts(12, length=5, seed=1)
+    assert_named(read(model, update(model, ids)), ids)
+
+
 def test_the_first_token_is_found_though_queries_have_no_gradient_for_it():
     model = Tiny().eval()
     ids = texts(2, seed=3)

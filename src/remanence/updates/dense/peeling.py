@@ -10,6 +10,14 @@ neurons fail that test.
 (Pan et al. 2022, §5, take ratios of the last layer's columns and fix the scale at 2/3 of its range; see
 `remanence_papers.gradients.printed`.)
 
+*Neurons that are switched off make inputs more precise.* With a bias, the first layer's gradient is (G₀, G_b) = A X̃:
+column m of A is zero on every neuron that record m switches off, and row m of X̃ is (x_m, 1). Where as many records are
+known as the gradient has dimensions, V spans its rows and B = G Vᵀ, there is one combination u_m of B's columns that is
+zero on these neurons, and A = B U, hence X̃ = U⁻¹ V. That takes thousands of neurons instead of the few that an input
+was read off, and nothing of the layers behind: there, one gate that is on the wrong side because an input is a little
+off moves every derivative, and a fit of the whole network follows it. Differences of weights, which have few digits,
+need this.
+
 *Rows that are multiples of one another survive local steps, dropout and any weights.* A neuron that one sample alone
 activates has the row s · (x, 1), where s adds up whatever steps, momentum, masks, losses and weights did. Several such
 neurons have parallel rows. Nothing else of the gradient is used, so that neither the loss nor the number of steps need
@@ -19,7 +27,7 @@ parallel, which `proofs` rules out or does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self, final
@@ -347,7 +355,9 @@ class Remainder:
     @cached_property
     def unexplained(self) -> Tensor:
         """The relative residual of each layer's gradient, by norm: `(layers,)`."""
-        return unexplained(self.whole, self.parts, self.sizes)
+        pairs = zip(self.whole, self.parts, strict=True)
+        left = self.sizes.new_tensor([residual_size(own, *parts) for (own, _), parts in pairs])
+        return (left / self.sizes).where(self.sizes > 0, 0.0)
 
     def is_complete(self, precision: float) -> bool:
         """Whether the residual is mere rounding."""
@@ -371,11 +381,49 @@ def residual_size(weight: Tensor, values: Tensor, delta: Tensor) -> float:
     return sum(float(rest.norm()) ** 2 for _, rest in residuals(weight, values, delta)) ** 0.5
 
 
-def unexplained(layers: Layers, parts: Sequence[tuple[Tensor, Tensor]], sizes: Tensor) -> Tensor:
-    """The relative residual of each layer, by norm; `parts` are what enters and the derivatives times the shares."""
-    pairs = zip(layers, parts, strict=True)
-    left = sizes.new_tensor([residual_size(weight, *own) for (weight, _), own in pairs])
-    return (left / sizes).where(sizes > 0, 0.0)
+_ROUGHLY = 0.1  # the share of the gradient that may be unexplained for this to make sense
+_CLEARLY = 1e-2  # of the usual size of what a neuron puts out: so far below zero it must be to count as off
+
+
+def sharpened(head: DenseHead, left: Remainder, nearly: float) -> Remainder:
+    """The same with refined records, if these explain much, but not `nearly` all, of the gradient.
+
+    It is unchanged where they still do not explain nearly all.
+    """
+    (weight, bias), records = left.whole[0], left.records
+    if not nearly <= float(left.unexplained.max()) < _ROUGHLY:
+        return left
+    sharp = _by_what_is_off(head, (weight, bias), records.inputs)
+    if sharp is None:
+        return left
+    after = left.by(head, Proposal(sharp, records.labels, _shares(head, bias, sharp, records.labels)))
+    return after if after.unexplained.max() < nearly else left
+
+
+def _by_what_is_off(head: DenseHead, first: tuple[Tensor, Tensor | None], inputs: Tensor) -> Tensor | None:
+    """The inputs of one gradient, `(records, numbers)`; None if their inactive neurons do not determine them."""
+    (weight, bias), shift, records = first, head.biases[0], len(inputs)
+    if bias is None or shift is None or not head.activation.is_relu or not 1 < records < weight.shape[1]:
+        return None
+    both = torch.cat([weight, bias[:, None]], 1).double()  # (neurons, numbers + 1)
+    span = torch.linalg.svd(both, full_matrices=False)[2][:records]
+    within = both @ span.mT  # (neurons, records)
+    before = product(inputs, head.weights[0].mT) + shift
+    off = before < -_CLEARLY * before.abs().median()
+    if int(off.sum(1).min()) < 2 * records:
+        return None
+    mixing = torch.stack([torch.linalg.svd(within[own], full_matrices=False)[2][-1] for own in off], 1)
+    mixed, failed = torch.linalg.solve_ex(mixing, span)
+    sharp = mixed[:, :-1] / mixed[:, -1:]
+    return None if failed or not sharp.isfinite().all() else sharp
+
+
+def _shares(head: DenseHead, bias: Tensor | None, inputs: Tensor, labels: Tensor) -> Tensor:
+    """The share of each sample in the first layer's bias, by least squares."""
+    assert bias is not None
+    values, logits = head.forward(inputs)
+    deltas = head.backward(values, head.loss_vectors(logits, labels))[0]
+    return torch.linalg.lstsq(deltas.mT, bias.to(deltas)[:, None]).solution.squeeze(1)
 
 
 _ROUNDS = 64
@@ -434,7 +482,7 @@ def reconstruct(
             if others_are_left:
                 continue
             break
-        left = left.by(head, (left.records + new)[:slots])
+        left = sharpened(head, left.by(head, (left.records + new)[:slots]), max(_NEARLY, 30 * precision))
         # Skip neurons whose residual gradient is mere rounding.
         live = left.first[0].abs().amax(-1) > _NOISE * precision * level
         if left.unexplained.max() <= _NOISE * precision or not live.any() or len(left.records) >= slots:

@@ -53,7 +53,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from remanence.updates.declared import LocalTraining, Parameters, gradient_at
 from remanence.updates.dense.belonging import balanced
 from remanence.updates.dense.layers import DenseHead, Layer, doubled, has_one_logit, product
-from remanence.updates.dense.peeling import Proposal, residuals, unexplained
+from remanence.updates.dense.peeling import Proposal, residual_size, residuals
 from remanence.updates.parts import backwards, forwards, norm, working
 from remanence.updates.rounding import Explained, Rounding
 
@@ -122,6 +122,13 @@ class Recomputed:
         apart = torch.cat([self.values[index].abs(), self.value_errors[index]]).to(weight)
         within = torch.addmm(weight.abs(), both.mT, apart, beta=ROUNDINGS * self.precision)
         return within.add_(ROUNDINGS * self.rounding.absolute)
+
+    def unexplained(self) -> Tensor:
+        """The relative residual of each layer's update, by norm."""
+        weighted = [delta * self.proposal.shares[:, None] for delta in self.deltas]
+        parts = zip(self.layers, self.values, weighted, strict=True)
+        left = self.sizes.new_tensor([residual_size(weight, *own) for (weight, _), *own in parts])
+        return (left / self.sizes).where(self.sizes > 0, 0.0)
 
     def refitted(self) -> Recomputed | None:
         """The same with the best-fitting shares; None if they do not explain the whole update."""
@@ -478,9 +485,7 @@ def _result(
     told = _with_labels(proposal, kept, some, scale_is_known=scale_is_known)
     shares = proposal.shares.clone()
     shares[kept] = some.proposal.shares
-    weighted = [delta * some.proposal.shares[:, None] for delta in some.deltas]
-    left = unexplained(some.layers, list(zip(some.values, weighted, strict=True)), some.sizes)
-    return Proof(told.with_shares(shares), proven, error, left, complete, size)
+    return Proof(told.with_shares(shares), proven, error, some.unexplained(), complete, size)
 
 
 def _with_labels(proposal: Proposal, kept: Tensor, some: Recomputed, *, scale_is_known: bool) -> Proposal:

@@ -135,7 +135,11 @@ def prove(head: DenseHead, one: Sequence[Layer], records: Proposal, sent: Sent) 
 def _joined(proof: Proof, more: Proposal, errors: Tensor) -> Proof:
     """A proof extended by further records, without duplicates."""
     distances = torch.cdist(more.inputs, proof.proposal.inputs[proof.proven])
-    new = (distances > 1e-2 * more.inputs.norm(dim=1, keepdim=True)).all(1)
+    near = 1e-2 * more.inputs.norm(dim=1, keepdim=True)
+    twice = (
+        (torch.cdist(more.inputs, more.inputs) <= near).tril(-1).any(1)
+    )  # several groups of rows of one record
+    new = (distances > near).all(1) & ~twice
     more, errors = more[new], errors[new]
     return replace(
         proof,

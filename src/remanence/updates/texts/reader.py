@@ -288,7 +288,6 @@ def _with_last_tokens(
             loss = loss + (torch.stack([shares[index] for index in some]).to(losses) * losses).sum()
             order += some
     last = [one for _, entered, _ in seen if entered.ndim == 3 for one in entered[:, -1].double()]
-    head = head if len(last) == len(order) else None
     used = {head: parameters[head]} if head is not None else parameters
     made = torch.autograd.grad(loss, list(used.values()), allow_unused=True)
     explained = {
@@ -310,8 +309,10 @@ def _with_last_tokens(
         large = sizes > _LARGE * sizes.max()  # rows that are nearly zero say little about the scale
         share = ((rows * own).sum(1) / sizes.square())[large].median()
         # What is left is −Σ over texts of (row of the last token) × (what the output layer reads there): solve for all.
-        read = dict(zip(order, last, strict=True))
-        hidden = torch.stack([read[index] for index in range(len(prefixes))], 1)
+        read = dict(zip(order, last, strict=True)) if len(last) == len(order) else {}
+        hidden = torch.stack(
+            [read[k] if read else _last_hidden(text, head, one) for k, one in enumerate(prefixes)], 1
+        )
         pulls = ((own - rows / share) @ torch.linalg.pinv(hidden, rtol=1e-5).mT).unbind(1)
     return [
         (torch.cat([prefix, token[None].to(prefix)]), None)
@@ -358,7 +359,20 @@ def _output_layers(
         layers = {n: one for n, one in layers.items() if isinstance(one, nn.Linear)}
         if layers and len(value) == text.vocabulary:
             return name, layers
+    some = torch.zeros(1, dtype=torch.int64, device=text.device)
+    for name, value in parameters.items():
+        if value.ndim == 2 and len(value) == text.vocabulary and _last_hidden(text, name, some).any():
+            return name, {}
     return None, {}
+
+
+def _last_hidden(text: TextModel, head: str, prefix: Tensor) -> Tensor:
+    """What the output matrix reads at the last position: the derivative of a logit by its row."""
+    weight = text.model.get_parameter(head)
+    absent = int(torch.ones(len(weight), device=text.device).index_fill(0, prefix, 0).argmax())
+    answer = text.logits(prefix[None])[0, -1, absent]  # of a row that no input embedding touches
+    (made,) = torch.autograd.grad(answer, weight, allow_unused=True)
+    return torch.zeros_like(weight[0]).double() if made is None else made[absent].double()
 
 
 @final
