@@ -28,7 +28,7 @@ from remanence import (
 )
 from remanence.results.caveats import OPTIMISER_NOT_CONVERGED
 from remanence.scale.seeds import stream
-from remanence.tables.glm.families import Family
+from remanence.tables.glm.families import Family, SquaredHinge
 from remanence.tables.glm.model import standard_units
 from remanence.testing import check_mechanism
 
@@ -50,7 +50,7 @@ def trained(mechanism, data):
     return mechanism.release(data[1:], data[:1][None], stream(0, "training", "cpu"))
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+@pytest.mark.parametrize("family", [*FAMILIES, SquaredHinge(2), SquaredHinge(3)], ids=repr)
 def test_residual_and_curvature_are_the_derivatives_of_the_loss(family):
     labels = labelled(family, 5).labels.double()
     predictor = torch.randn(2, family.outputs, 5, dtype=torch.float64, requires_grad=True)

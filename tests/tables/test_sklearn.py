@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 from conftest import synthetic
-from remanence import ClosedForm, InputError, play
+from remanence import ClosedForm, InputError, audit, play
 from remanence.results.caveats import NO_TRACE, OPTIMISER_NOT_CONVERGED
 from remanence.tables.attacks import PipelineEquations
 from remanence.tables.caveats import INACTIVE_FEATURES
@@ -125,6 +125,20 @@ def test_a_model_without_an_intercept_hides_nothing_behind_a_scaler(classes):
     assert exposed(model, features + 3, labels, attack=PipelineEquations()).main.rate > 0.9
 
 
+@pytest.mark.parametrize("game", [leave_one_out, table_game])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("intercept_scaling", [1, 5.0])
+def test_a_squared_hinge_gives_every_record_within_its_margin_away(game, classes, intercept_scaling):
+    features, labels = standard(classes)
+    model = LinearSVC(intercept_scaling=intercept_scaling, random_state=0, **TIGHT).fit(features, labels)
+    scores = model.decision_function(features).reshape(len(features), -1)
+    own = labels[:, None] == (1 if classes == 2 else np.arange(classes))
+    within = (np.where(own, scores, -scores) < 1).any(1)
+    evidence = audit(game(model, features, labels)).strongest
+    assert evidence.arrays["succeeded"][:, 0].tolist() == within.tolist()
+    assert within.mean() > 0.9
+
+
 @pytest.mark.parametrize("rare", [1, 2])
 def test_the_only_record_of_a_class_comes_back_under_balanced_weights(rare):
     features, labels = table(2, 80)
@@ -151,7 +165,7 @@ def attempt(model, *given, fitted_on=(X, Y), game=leave_one_out):
 
 
 REFUSED = [
-    (lambda: attempt(LinearSVC(random_state=0)).fits(), "Nothing that LinearSVC holds"),
+    (lambda: attempt(LinearSVC(loss="hinge")), "margin"),
     (lambda: attempt(logistic(fit_intercept=False, class_weight="balanced")), "weigh"),
     (lambda: attempt(make_pipeline(PCA(), logistic()), X[:, :3], Y), "4 columns"),
     (lambda: attempt(logistic(), X[:, :3], Y), "4 columns"),

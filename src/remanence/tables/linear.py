@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn import linear_model as linear
+from sklearn.svm import LinearSVC
 
 from remanence.core.checks import shaped
 from remanence.core.exceptions import InputError, RemanenceError
@@ -21,7 +22,7 @@ from remanence.core.priors import Uninformed
 from remanence.core.records import Records
 from remanence.core.releases import Weights
 from remanence.tables.glm.closed_form import ClosedForm
-from remanence.tables.glm.families import Gaussian, Indicators, Logistic, Multinomial, Tweedie
+from remanence.tables.glm.families import Gaussian, Indicators, Logistic, Multinomial, SquaredHinge, Tweedie
 from remanence.tables.glm.model import GLM
 from remanence.tables.parts import Part
 from remanence.tables.recovery import Clue
@@ -179,6 +180,24 @@ def _indicators(model: Any, _total: float) -> GLM:
     )
 
 
+def _margin(model: LinearSVC, _total: float) -> GLM:
+    if (model.penalty, model.loss, model.multi_class) != ("l2", "squared_hinge", "ovr"):
+        raise InputError(
+            "How strongly a record on the margin pulls is not determined by this loss and penalty.",
+            needs="loss='squared_hinge', penalty='l2' and multi_class='ovr', the defaults",
+            got=f"loss={model.loss!r}, penalty={model.penalty!r}, multi_class={model.multi_class!r}",
+            hint="audit a fit with the defaults; or SVC(kernel='linear'), which holds its support vectors",
+        )
+    return GLM(
+        SquaredHinge(len(model.classes_)),
+        penalty=1 / model.C,
+        fit_intercept=model.fit_intercept,
+        intercept_penalty=1 / model.C / model.intercept_scaling**2 if model.fit_intercept else 0.0,
+        class_weights=_class_weights(model),
+        tolerance=model.tol,
+    )
+
+
 def _tweedie(model: Any, total: float) -> GLM:
     power = 2.0 if isinstance(model, linear.GammaRegressor) else getattr(model, "power", 1.0)  # or Poisson
     link = getattr(model, "link", "log")
@@ -201,6 +220,7 @@ def _tweedie(model: Any, total: float) -> GLM:
 _DESCRIPTIONS: tuple[tuple[Any, Callable[[Any, float], GLM]], ...] = (
     (linear.LogisticRegression, _logistic),  # and LogisticRegressionCV, which derives from it
     ((linear.RidgeClassifier, linear.RidgeClassifierCV), _indicators),
+    (LinearSVC, _margin),
     ((linear.PoissonRegressor, linear.GammaRegressor, linear.TweedieRegressor), _tweedie),
     ((linear.LinearRegression, linear.Ridge, linear.RidgeCV, linear.BayesianRidge, *_L1), _least_squares),
 )

@@ -256,6 +256,31 @@ class Indicators(Classes):
         return self.largest(predictor - residual)
 
 
+@final
+@dataclass(frozen=True)
+class SquaredHinge(Classes):
+    """max(0, 1 − sη)²: scikit-learn's LinearSVC. Records beyond the margin leave no trace."""
+
+    name: ClassVar[str] = "squared hinge"
+
+    def loss(self, predictor: Tensor, labels: Tensor) -> Tensor:
+        """Σ max(0, 1 − s_k η_k)²."""
+        return (1 - self.signs(labels) * predictor).clamp(min=0).square().sum(1)
+
+    def residual(self, predictor: Tensor, labels: Tensor) -> Tensor:
+        """−2 s_k max(0, 1 − s_k η_k)."""
+        signs = self.signs(labels)
+        return -2 * signs * (1 - signs * predictor).clamp(min=0)
+
+    def curvature(self, predictor: Tensor, labels: Tensor) -> Tensor:
+        """2 within the margin, 0 beyond."""
+        return _diagonal(2 * (1 - self.signs(labels) * predictor > 0).to(predictor.dtype))
+
+    def label(self, predictor: Tensor, residual: Tensor) -> Tensor:
+        """The class whose residual is negative; of several classes, the most negative one's."""
+        return self.largest(-residual)
+
+
 def _diagonal(values: Tensor) -> Tensor:
     """Second derivatives of outputs that do not mix, `(trials, outputs, outputs, records)`."""
     return torch.diag_embed(values.transpose(1, 2)).permute(0, 2, 3, 1)
