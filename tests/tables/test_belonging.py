@@ -226,7 +226,7 @@ def test_random_training_and_a_fit_that_went_on_from_an_earlier_one_are_neither_
 
 def test_rows_without_a_label_are_no_accident():
     partly = np.where(np.arange(len(LABELS)) % 5 == 0, -1, (LABELS == "ill").astype(int))
-    with pytest.raises(InputError, match="Nothing that SelfTrainingClassifier holds"):
+    with pytest.raises(InputError, match="Nothing that SelfTrainingClassifier holds is read here"):
         game_of(SelfTrainingClassifier(naive_bayes.GaussianNB()), NUMBERS, partly).fits()
 
 

@@ -175,7 +175,7 @@ REFUSED = [
     (lambda: attempt(logistic(), X, BOTH), "one label per row"),
     (lambda: attempt(GaussianNB(), X, Y[:5]), "60"),
     (lambda: attempt(linear.Ridge(positive=True)), "positive"),
-    (lambda: attempt(linear.Lars()).fits(), "Nothing that Lars holds"),
+    (lambda: attempt(linear.Lars()).fits(), "Nothing that Lars holds is read here"),
     (lambda: attempt(LINEAR, fitted_on=(X[:3], Y[:3])), "no penalty"),
     (lambda: attempt(LINEAR, fitted_on=(X[:5], Y[:5])), "more records than"),
     (lambda: attempt(logistic(solver="liblinear", l1_ratio=1)), "saga"),

@@ -11,7 +11,7 @@ INACTIVE_FEATURES = Caveat(
 )
 DUPLICATE_RECORDS = Caveat(
     "duplicate-records",
-    "some records of the table are equal in every column.",
+    "some records of the table are equal in every column but the label, or in all.",
     "An adversary who knows the other records already knows this one's twin, so recovering it says less.",
     "Compare the rate with the number of twins. Remove duplicates that are mistakes.",
 )
@@ -36,7 +36,7 @@ COLUMNS_NOT_READ = Caveat(
 )
 PART_NOT_READ = Caveat(
     "part-not-read",
-    "some part of the model was fitted on the table, but nothing in it is known to reveal single rows.",
+    "some part of the model was fitted on the table, but nothing in it is read here.",
     "Part of the model was examined, but no attack here reads it. Another attack may, so this is not protection.",
     "Treat the data that this part was fitted on as unprotected. In Python, `shortlist_game` compares retrained "
     "models.",

@@ -85,7 +85,7 @@ class Fitting:
             )
         if not self.plans:
             raise InputError(
-                f"Nothing that {name} holds is known to reveal single rows.",
+                f"Nothing that {name} holds is read here.",
                 needs="stored rows or values, means, sums, counts, a linear model's equations, or decision trees",
                 got=name + (f" with loss={model.loss!r}" if hasattr(model, "loss") else ""),
                 hint="in Python, wrap its training in remanence.looped() and attack it with retrain-and-compare; "

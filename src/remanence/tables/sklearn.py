@@ -116,9 +116,9 @@ def _require_transformable(estimator: Any, table: Any) -> None:
 
 
 def _duplicates(data: Records) -> tuple[Caveat, ...]:
-    """The caveat about equal records, if there are any."""
-    repeated = data.repeated()
-    seen = f"{repeated} of the {len(data)} records equal an earlier one."
+    """The caveat about records that are equal but for the label, if there are any."""
+    repeated = replace(data, labels=torch.zeros_like(data.labels)).repeated()
+    seen = f"{repeated} of the {len(data)} records equal an earlier one, labels aside."
     return (replace(DUPLICATE_RECORDS, seen=seen),) if repeated else ()
 
 
