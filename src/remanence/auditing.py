@@ -94,7 +94,7 @@ def _chosen(game: AnyGame, attacks: Sequence[Attack] | None) -> list[Attack]:
     """The attacks that play, each checked once."""
     chosen = game.attacks() if attacks is None else list(attacks)
     for attack in chosen if attacks is not None else ():
-        instance("attacks", attack, Attack, "a list of attacks", "attacks=[RetrainAndCompare()]")
+        instance("attacks", attack, Attack, "a list of attacks", "attacks=[MyAttack()]")
         attack.check(game.knowledge)
     if not chosen:
         raise IncompatibleGameError(
