@@ -424,7 +424,7 @@ def run(entry: Reproduction, settings: Settings) -> dict[str, Any]:
         "scale": settings.scale,
         "seed": settings.seed,
         "trials": settings.trials,
-        "reduced": "" if settings.small else entry.reduced,
+        "reduced": _reduced(entry, settings),
         **outcome.to_json(),
         "environment": {
             "torch": torch.__version__,
@@ -436,3 +436,15 @@ def run(entry: Reproduction, settings: Settings) -> dict[str, Any]:
             "data": {path.name: data_signature(path) for path in sorted(READ)},
         },
     }
+
+
+def _reduced(entry: Reproduction, settings: Settings) -> str:
+    """What is less than in the paper; the small scale says it by its name."""
+    if settings.small:
+        return ""
+    fewer = (
+        f"{settings.trials} trials, as `--trials` says, whatever else is named here"
+        if settings.trials
+        else ""
+    )
+    return "; ".join(part for part in (fewer, entry.reduced) if part)

@@ -119,6 +119,11 @@ def test_a_run_goes_on_from_the_page_of_one_seed_that_a_repository_has(several_e
     assert json.loads((out / "several.json").read_text())["seeds"] == [0, 1, 2]
 
 
+def test_a_page_of_fewer_trials_than_its_scale_has_says_so(several_entry, tmp_path):
+    views.save(registry.run(several_entry, Settings("paper", tmp_path, trials=4)), tmp_path)
+    assert "**Less than in the paper**: 4 trials, as `--trials` says" in (tmp_path / "several.md").read_text()
+
+
 def test_a_page_whose_code_changed_while_it_was_printed_is_named(several_entry, tmp_path, monkeypatch):
     monkeypatch.setattr(printing, "is_fresh", lambda *_: False)
     said, settings = [], Settings("paper", tmp_path)
