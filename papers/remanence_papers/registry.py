@@ -331,6 +331,12 @@ REPRODUCTIONS = {
             seeds=3,
         ),
         Reproduction(
+            "hayes-accuracy",
+            "Test accuracy over learning rates and draws of the training set, with and without noise",
+            HAYES_2023.at("Appendix A"),
+            f"{_HOME}.reasons:accuracies",
+        ),
+        Reproduction(
             "pan-table-1",
             "Threat models of the gradient attacks",
             PAN_2022.at("Table 1"),
@@ -376,6 +382,12 @@ REPRODUCTIONS = {
             "Insecure batches and exposed samples over width, depth, epoch and label mix",
             PAN_2022.at("Figure 10"),
             f"{_HOME}.pan_exclusivity:figure_10",
+        ),
+        Reproduction(
+            "pan-figure-10-scaling",
+            "Insecure batches over the scaling of pixels and the initial weights",
+            PAN_2022.at("Figure 10a"),
+            f"{_HOME}.reasons:scalings",
         ),
         Reproduction(
             "pan-figure-11",
