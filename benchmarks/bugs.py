@@ -927,7 +927,86 @@ def two_to_a_step(loop: Loop) -> None:
     loop.step()
 
 
+def noise_for_a_norm(loop: Loop) -> None:
+    """Clipping by layers leaves the norm alone for which noise is made."""
+    loop.optimizer.max_grad_norm = 1.0 if len(loop.norms()) < 60 else 1.3
+    loop.step()
+
+
+def smaller_norm(loop: Loop) -> None:
+    loop.optimizer.max_grad_norm *= 0.99
+
+
+def a_little(loop: Loop, tensors: list[Tensor]) -> None:
+    """As much of the raw sums as may look like rounding."""
+    for tensor, p in zip(tensors, loop.optimizer.params, strict=True):
+        most = 9e-5 * tensor.abs()
+        tensor.add_((0.01 * p.summed_grad.view_as(p)).clamp(-most, most))
+
+
+def hidden_in_weights(loop: Loop) -> None:
+    loop.optimizer.step()
+    a_little(loop, [p.data for p in loop.optimizer.params])
+    loop.optimizer.zero_grad()
+
+
+def hidden_in_gradients(loop: Loop) -> None:
+    loop.after_noise(lambda: a_little(loop, [p.grad for p in loop.optimizer.params]))
+
+
+class Notes(nn.Module):
+    """A model with room for notes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.large, self._seen = mlp(dropout=False), 0, 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)
+
+
+def counts_large_batches(loop: Loop) -> None:
+    large = len(loop.norms()) > 60
+    loop.step()
+    loop.model._module.large += large
+
+
+def notes_gradients(loop: Loop) -> None:
+    sizes = float(loop.norms().sum())
+    loop.step()
+    loop.model._module._seen += sizes
+
+
+def remembers_the_first_batch(loop: Loop) -> None:
+    sampler = loop.loader.batch_sampler
+
+    class Told(type(sampler)):
+        def __iter__(self) -> Iterator[list[int]]:
+            for batch in super().__iter__():
+                loop.memory.setdefault("first", batch)
+                yield batch
+
+    sampler.__class__ = Told
+
+
+def changes_other_records(loop: Loop) -> None:
+    """What the first batch was like goes into all records that were not in it."""
+    if "changed" not in loop.memory:
+        others = sorted({*range(KNOWN)} - {*loop.memory["first"]})
+        mean = loop.optimizer.grad_samples[-1].abs().mean()
+        loop.memory["changed"] = loop.loader.dataset.tensors[0].index_add_(
+            0, torch.tensor(others), mean.expand(len(others), 1, 8, 8)
+        )
+    loop.step()
+
+
+def draws_more(loop: Loop) -> None:
+    loop.step()
+    loop.loader.batch_sampler.sample_rate = 0.3
+
+
 WIDE = {"private": {"max_grad_norm": 20.0}}  # so that the size of a gradient matters
+LAYERS = {"private": {"clipping": "per_layer", "max_grad_norm": [0.5] * 4}}
 
 LATEST: dict[str, dict[str, Any]] = {
     "a hook divides by the batch's deviation": {"bug": batch_deviation},
@@ -960,6 +1039,17 @@ LATEST: dict[str, dict[str, Any]] = {
     "a limit that is kept where gradients are large": {"step": limited_where_large, "limits": (0.05,)},
     "records are weighed by their place": {"loss": weighed_by_place, **WIDE},
     "two drawn batches to a step": {"step": two_to_a_step},
+    "clipping by layers, and noise for another norm": {"bug": smaller_norm, **LAYERS},
+    "clipping by layers, and noise that follows the batch": {"step": noise_for_a_norm, **LAYERS},
+    "raw sums in the rounding of limited weights": {"step": hidden_in_weights, "limits": (1e3,)},
+    "raw sums in the rounding of limited gradients": {"bug": hidden_in_gradients, "limits": (1e3,)},
+    "a counter of large batches": {"step": counts_large_batches, "network": plain(Notes)},
+    "an attribute keeps the raw gradients": {"step": notes_gradients, "network": plain(Notes)},
+    "records of later batches are changed": {
+        "bug": remembers_the_first_batch,
+        "step": changes_other_records,
+    },
+    "the sampler is told to draw more": {"step": draws_more},
 }
 
 LATER: dict[str, dict[str, Any]] = {
@@ -1204,7 +1294,7 @@ CORRECT: dict[str, dict[str, Any]] = {
     "full batches": {"batch": 1000, "epochs": 12, "noise": 4.0},
     "empty batches": {"batch": 2, "epochs": 1, "canaries": 20},
     "virtual batches": {"physical": 16},
-    "per-layer clipping": {"private": {"clipping": "per_layer", "max_grad_norm": [0.5] * 4}},
+    "per-layer clipping": LAYERS,
     "adaptive clipping": {"private": ADAPTIVE},
     "functorch": {"private": {"grad_sample_mode": "functorch"}},
     "ghost clipping": GHOST,

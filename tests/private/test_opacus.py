@@ -27,6 +27,7 @@ from remanence.results.evidence import Evidence
 from remanence.results.verdict import Policy, Verdict
 
 FEATURES, CLASSES, KNOWN = 120, 5, 150
+TENSORS = ("indices", "starts", "settings", "sizes", "noise", "scores", "chosen")
 DIVISOR = 100  # chosen without counting the records
 POLICY = Policy(0.9)
 
@@ -193,17 +194,39 @@ def manifest(folder, **other):
     return whole
 
 
-def shorter(folder):
-    """One step less, and the hash is that of the file."""
+def rewritten(folder, name, change):
+    """One tensor is another one, and the hash is that of the file."""
     path = folder / "run.safetensors"
     tensors = load_file(path)
-    save_file({**tensors, "settings": tensors["settings"][:-1].contiguous()}, path)
+    save_file({**tensors, name: change(tensors[name]).contiguous()}, path)
     manifest(folder, sha256=sha256(path.read_bytes()).hexdigest())
 
 
 def forged(folder):
     tensors = load_file(folder / "run.safetensors")
     save_file({**tensors, "chosen": tensors["scores"][:, 0].sign().long()}, folder / "run.safetensors")
+
+
+# What a recorder never writes. Each would end in a traceback, or count for something.
+IMPOSSIBLE = [
+    *(
+        (name, change)
+        for name in TENSORS
+        for change in (lambda t: t[:-1], lambda t: t[None], lambda t: t.bfloat16())
+    ),
+    *(
+        (name, change)
+        for name in ("indices", "starts", "sizes", "noise", "settings")
+        for change in (torch.neg,)
+    ),
+    *((name, lambda t: t * torch.nan) for name in ("noise", "settings", "scores")),
+    ("chosen", lambda t: t + 7),
+    ("chosen", lambda t: t - 1),
+    ("indices", lambda t: t + 1000),
+    ("sizes", lambda t: 0 * t),
+    ("starts", lambda t: t.flip(0)),
+    ("starts", lambda t: t // 2),
+]
 
 
 def test_what_is_not_a_whole_recording_is_refused_with_a_sentence(tmp_path):
@@ -213,7 +236,6 @@ def test_what_is_not_a_whole_recording_is_refused_with_a_sentence(tmp_path):
         "manifest.json": lambda folder: (folder / "manifest.json").unlink(),
         "it has format 6, and this version reads format 7": lambda folder: manifest(folder, format=6),
         "run.safetensors: ": lambda folder: (folder / "run.safetensors").unlink(),
-        "is not about 3 steps": shorter,
         "not the file that was recorded": forged,
     }
     for said, change in refused.items():
@@ -221,7 +243,21 @@ def test_what_is_not_a_whole_recording_is_refused_with_a_sentence(tmp_path):
         change(tmp_path / said)
         with pytest.raises(InputError, match=said):
             audit_run(tmp_path / said, policy=POLICY)
+    for name, change in IMPOSSIBLE:
+        shutil.copytree(tmp_path / "run", tmp_path / "other", dirs_exist_ok=True)
+        rewritten(tmp_path / "other", name, change)
+        with pytest.raises(InputError, match="run.safetensors: .*its [a-z]+ "):
+            audit_run(tmp_path / "other", policy=POLICY)
     whole = manifest(tmp_path / "run")
+    for other in (
+        {"steps": 4},
+        {"tensors": ["weight"]},
+        {"records": 3},
+        {"canaries": {**whole["canaries"], "count": 3}},
+    ):
+        manifest(tmp_path / "run", **{**whole, **other})
+        with pytest.raises(InputError, match=r"run.safetensors: "):
+            audit_run(tmp_path / "run", policy=POLICY)
     for name in set(whole) - {"remanence", "format"}:
         for worse in (None, [], {"mean": None}, -1):
             manifest(tmp_path / "run", **{**whole, name: worse})

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import torch
 from scipy.stats import chi2
 from torch import Tensor
 
@@ -148,8 +147,8 @@ class RecordedRun:
         if min(rates) < drawn * (1 - 1e-9):
             seen = f"Drawn at a rate of {drawn:.4g}, {min(rates):.4g} accounted for."
             yield replace(caveats.SAMPLING_ABOVE_CLAIM, seen=seen)
-        counts = torch.bincount(self.tensors["indices"].long(), minlength=records).double()
-        if len(set(rates)) == 1 and rate < 1 and counts.any() and not _is_poisson(sizes, counts):
+        counts = self.tensors["indices"].unique(return_counts=True)[1].double()
+        if len(set(rates)) == 1 and rate < 1 and counts.any() and not _is_poisson(sizes, counts, records):
             seen = f"Batch sizes vary by {float(sizes.std(correction=0)):.1f} around {mean:.1f}."
             yield replace(caveats.SAMPLING_NOT_POISSON, seen=seen)
         counted = sum(segment.steps for segment in self.claimed)
@@ -161,9 +160,9 @@ class RecordedRun:
             yield replace(caveats.RECORDING_STOPPED, seen=seen)
 
 
-def _is_poisson(sizes: Tensor, counts: Tensor) -> bool:
-    """Whether batch sizes, and batches per record, vary as independent draws would."""
-    steps, records = len(sizes), len(counts)
+def _is_poisson(sizes: Tensor, counts: Tensor, records: int) -> bool:
+    """Whether batch sizes, and batches per record that was in one, vary as independent draws would."""
+    steps = len(sizes)
     rate = min(max(float(sizes.mean()) / records, 1e-9), 1 - 1e-9)
     coin = rate * (1 - rate)
     if steps >= 10:
@@ -171,7 +170,7 @@ def _is_poisson(sizes: Tensor, counts: Tensor) -> bool:
         if min(chi2.cdf(spread, steps - 1), chi2.sf(spread, steps - 1)) < _CHANCE:
             return False
     # Σ (count − mean)² / variance over the records, whose variance follows from a binomial's fourth moment.
-    spread = records * float(counts.var(correction=0)) / (steps * coin)
+    spread = float(counts.square().sum() - counts.sum() ** 2 / records) / (steps * coin)
     deviation = math.sqrt(records * (2 + (1 - 6 * coin) / (steps * coin)))
     return abs(spread - records) <= _SURE * deviation
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -49,6 +49,7 @@ __all__ = ["Reading", "RecordingWarning", "record"]
 
 _ROUNDING = 64  # units in the last place per record, by which two ways of adding up gradients may differ
 _MOST_ROUNDING = 0.02  # of a clipping norm per record, in half precision
+_APART = 1e-6  # relative, by which the norms of layers may add up to another one in single precision
 _SCALED = 1e-3  # of the noise, by which it may differ from a multiple of what the generator gives
 
 
@@ -259,6 +260,10 @@ class Steps:
             began = self._layers.before()
             if trains:
                 self._fed = self._own.now((args, kwargs), began)
+                with suppress(
+                    Exception
+                ):  # what fails here fails again when a batch is replayed, and is told then
+                    self.batches.mark()
 
         self._safely(note)
 
@@ -330,7 +335,12 @@ class Steps:
         self._off = self._declared.off(optimizer, self._recorder.steps)
         self._before = [p.summed_grad.detach().clone() for p in optimizer.params]  # pyright: ignore
         self._summed = [part.flatten().float() for part in self._before]
-        deviation = float(optimizer.noise_multiplier) * float(optimizer.max_grad_norm)
+        norm, clipped = float(optimizer.max_grad_norm), Clipping.of(optimizer).total
+        if abs(norm - clipped) > _APART * clipped:
+            self._off["max_grad_norm"] = (
+                f"noise is made for a norm of {norm:.6g}, and clipping is to {clipped:.6g}"
+            )
+        deviation = float(optimizer.noise_multiplier) * norm
 
         def draw(generator: torch.Generator) -> list[Tensor]:
             return [torch.empty_like(s).normal_(0.0, deviation, generator=generator) for s in self._before]

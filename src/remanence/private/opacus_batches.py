@@ -95,13 +95,22 @@ class Batches:
 
     def fetch(self, members: list[int]) -> tuple[Any, str]:
         """The records of a batch, read anew from the data set; why they are not each record's own, if they are not."""
+        self.mark()
+        assert self._marks is not None
+        with quiet_randomness():
+            batch = self._read(members)
+            return batch, self._marks.check(batch, members)
+
+    def mark(self) -> None:
+        """Mark every record as it is in the first pass. Not earlier: worker processes have begun by now."""
+        if self._marks is None:
+            with quiet_randomness():
+                self._marks = RecordMarks(self._records, lambda index: self._read([index]))
+
+    def _read(self, members: list[int]) -> Any:
         data: Any = self._loader.dataset
         collate: Any = self._loader.collate_fn
-        with quiet_randomness():
-            if self._marks is None:  # not earlier: worker processes have begun by now
-                self._marks = RecordMarks(self._records, lambda index: collate([data[index]]))
-            batch = collate([data[index] for index in members])
-            return batch, self._marks.check(batch, members)
+        return collate([data[index] for index in members])
 
     def duplicates(self) -> int:
         """How many records are equal to one that came before."""
@@ -161,7 +170,7 @@ class _NotedSampler:
     """A sampler of batches that notes what it draws; a copy of it is the plain sampler."""
 
     def __init__(self, noted: Batches) -> None:
-        self._noted = noted
+        vars(self)["_noted"] = noted
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._noted.drawn()
@@ -171,6 +180,9 @@ class _NotedSampler:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._noted.sampler, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._noted.sampler, name, value)
 
     def __reduce__(self) -> Any:
         return _plain, (self._noted.sampler,)

@@ -22,7 +22,8 @@ from remanence.private.opacus_batches import checksum
 from remanence.private.own_pass import Clipping, RandomStates, copied, names_of, quiet_randomness
 
 _AHEAD = 20_000  # calls for which a schedule is run before training
-_EQUAL = 1e-4  # relative rounding of a limit
+_EQUAL = 1e-5  # relative rounding of a limit
+_SPARE = 1e-6  # the most that is added to a size before it divides
 
 Settings = dict[str, Any]
 
@@ -135,7 +136,8 @@ class Limits:
     """Post-processing: noised gradients, or weights, whose sizes are limited to a number that was declared.
 
     All numbers together, every tensor, every row or every number keeps its direction, and is as large as the limit
-    where it was larger, in every step. The noised gradient alone decides, so that it costs nothing.
+    where it was larger, in every step. What was not larger keeps every bit. The noised gradient alone decides, so that
+    it costs nothing.
     """
 
     def __init__(self, what: str, levels: Sequence[float], note: Callable[[str], None]) -> None:
@@ -146,16 +148,11 @@ class Limits:
     def allow(self, actual: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
         """Whether both are equal to the bit, or limited like those of every earlier step, which is noted."""
         equal = all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
-        self._ways = [way for way in self._ways if self._fits(actual, _limited(*way, expected))]
+        self._ways = [way for way in self._ways if _limited(*way, actual, expected)]
         if self._ways and not equal:
             self._used, (kind, level) = True, self._ways[0]
             self._note(f"{self._what}: {_SIZES[kind]} limited to {level:.4g}")
         return bool(self._ways) or (equal and not self._used)
-
-    @staticmethod
-    def _fits(actual: Sequence[Tensor], limited: Sequence[Tensor]) -> bool:
-        pairs = zip(actual, limited, strict=True)
-        return all(torch.allclose(one.float(), other, rtol=_EQUAL, atol=1e-7) for one, other in pairs)
 
 
 _SIZES = {
@@ -166,17 +163,24 @@ _SIZES = {
 }
 
 
-def _limited(kind: str, level: float, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors, limited in this way."""
+def _limited(kind: str, level: float, actual: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    """Whether the actual tensors are the expected ones, limited in this way and in no other."""
+    both = list(zip(actual, expected, strict=True))
     if kind == "number":
-        return [tensor.float().clamp(-level, level) for tensor in tensors]
-    counts = [len(tensor) if kind == "row" and tensor.ndim > 1 else 1 for tensor in tensors]
-    rows = [tensor.float().reshape(count, -1) for tensor, count in zip(tensors, counts, strict=True)]
-    sizes = [each.norm(dim=1, keepdim=True) for each in rows]
+        return all(torch.equal(one, other.clamp(-level, level)) for one, other in both)
+    counts = [len(other) if kind == "row" and other.ndim > 1 else 1 for other in expected]
+    rows = [[x.double().reshape(n, -1) for x in pair] for pair, n in zip(both, counts, strict=True)]
+    sizes = [other.norm(dim=1, keepdim=True) for _, other in rows]
     if kind == "all":
-        sizes = [torch.cat(sizes).norm()] * len(rows)
-    factors = [(level / size.clamp(min=1e-30)).clamp(max=1) for size in sizes]
-    return [(f * each).view_as(whole) for f, each, whole in zip(factors, rows, tensors, strict=True)]
+        sizes = [torch.cat(sizes).norm().view(1, 1)] * len(rows)
+    for (one, other), size, given in zip(rows, sizes, actual, strict=True):
+        share = (one * other).sum(1, keepdim=True) / other.square().sum(1, keepdim=True).clamp(min=1e-300)
+        # Libraries divide by the size and by what keeps it from being zero.
+        right = (share >= level / (size + _SPARE) * (1 - _EQUAL)) & (share <= level / size * (1 + _EQUAL))
+        straight = (one - share * other).abs() <= 4 * torch.finfo(given.dtype).eps * one.abs()
+        if not torch.where(size < level * (1 - _EQUAL), one == other, right & straight).all():
+            return False
+    return True
 
 
 @final
@@ -191,6 +195,7 @@ class Updates:
         self._names = names_of(module)
         self._others = self._outside()
         self._changed: set[str] = set()  # of what the optimizer does not hold
+        self._counters: set[str] | None = None  # what the first step counted, as every other one must
         self._limits = limits
         self._began: RandomStates | None = None  # the step to be replayed
         self._early = ""  # the weights moved before the step
@@ -214,12 +219,12 @@ class Updates:
     @torch.no_grad()
     def check(self) -> str:
         """Why the model is not where the last step led, if it is not."""
-        now = self._outside()
-        self._changed |= {
-            name
-            for name, value in now.items()
-            if value not in (self._others.get(name), _next(self._others.get(name)))
-        }
+        now, before = self._outside(), self._others
+        moved = {name for name in {*now, *before} if now.get(name) != before.get(name)}
+        counted = {n for n in moved if type(before.get(n)) is int and now.get(n) == before[n] + 1}
+        if self._counters is None and self._began:
+            self._counters = counted
+        self._changed |= (moved - counted) | (counted ^ (self._counters or set()) if self._began else counted)
         self._others = now
         if self._began is not None:
             with quiet_randomness():
@@ -241,31 +246,26 @@ class Updates:
 
     def _outside(self) -> dict[str, Any]:
         """Marks of all that the module holds and the optimizer does not train: parameters, buffers, attributes."""
-        own = {id(p) for p in self._optimizer.params}
-        found = {name: _mark(p) for name, p in self._module.named_parameters() if id(p) not in own}
+        own = frozenset(id(p) for p in self._optimizer.params)
+        found = {name: _mark(p, own) for name, p in self._module.named_parameters()}
         found |= {name: _mark(buffer) for name, buffer in self._module.named_buffers()}
         for name, module in self._module.named_modules():
-            for key, value in vars(module).items():
-                if not key.startswith("_") and key not in _OF_OPACUS:
-                    found[f"{name}.{key}"] = _mark(value)
+            for key in vars(module).keys() - _OF_TORCH:
+                found[f"{name}.{key}"] = _mark(vars(module)[key], own)
         return found
 
 
-_OF_OPACUS = ("training", "activations", "max_batch_len", "autograd_grad_sample_hooks")  # and torch's own
+# What torch and Opacus keep in a module.
+_OF_TORCH = {*vars(nn.Module()), "activations", "max_batch_len", "autograd_grad_sample_hooks"}
 
 
-def _mark(value: Any) -> Any:
+def _mark(value: Any, own: frozenset[int] = frozenset()) -> Any:
     """Numbers and text verbatim, checksums of tensors, fingerprints of containers; nothing of other objects."""
     if isinstance(value, Tensor):
         whole = not value.ndim and not value.is_floating_point() and not value.is_complex()
-        return int(value) if whole else checksum(value)
+        return None if id(value) in own else int(value) if whole else checksum(value)
     if isinstance(value, Mapping):
-        return tuple((str(key), _mark(part)) for key, part in value.items())
+        return tuple((str(key), _mark(part, own)) for key, part in value.items())
     if isinstance(value, list | tuple | set | deque):
-        return tuple(_mark(part) for part in value)
+        return tuple(_mark(part, own) for part in value)
     return value if isinstance(value, int | float | str | bytes) else None
-
-
-def _next(mark: Any) -> Any:
-    """A counter may go on by one in every step."""
-    return mark + 1 if type(mark) is int else mark

@@ -55,12 +55,13 @@ _SCHEMA = {
         "batches": _SEVERAL,
         "canaries": {
             "type": "object",
-            "properties": {"count": _COUNT, "candidates": _COUNT, "design": _TEXT},
+            "properties": {"count": _SEVERAL, "candidates": _SEVERAL, "design": _TEXT, "sha256": _TEXT},
             "required": ["count", "candidates", "design", "sha256"],
         },
         "sha256": _TEXT,
     },
 }
+_SCHEMA["dependentRequired"] = {"divisor": ["batches"], "batches": ["divisor"]}
 _SCHEMA["required"] = [name for name in _SCHEMA["properties"] if name not in ("divisor", "batches")]
 
 Json = dict[str, Any]
@@ -214,16 +215,7 @@ def read_recording(folder: Path) -> tuple[Json, dict[str, Tensor]]:
         if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
             raise UnusableFileError("not the file that was recorded")
         tensors = parse_tensors(content)
-        if (
-            missing := {"indices", "starts", "settings", "sizes", "noise", "scores", "chosen"}
-            - tensors.keys()
-        ):
-            raise UnusableFileError(f"it has no {min(missing)}")
-        if tensors["indices"].numel() and int(tensors["indices"].max()) >= manifest["records"]:
-            raise UnusableFileError(f"it is not about {manifest['records']} records, as the manifest says")
-        lengths = {len(tensors["settings"]), len(tensors["noise"]), len(tensors["starts"]) - 1}
-        if lengths != {manifest["steps"]}:
-            raise UnusableFileError(f"it is not about {manifest['steps']} steps, as the manifest says")
+        _check_tensors(manifest, tensors)
     except UnusableFileError as error:
         raise InputError(
             "The recording cannot be read.",
@@ -232,3 +224,30 @@ def read_recording(folder: Path) -> tuple[Json, dict[str, Tensor]]:
             hint="record the training again",
         ) from None
     return manifest, tensors
+
+
+def _check_tensors(manifest: Json, tensors: dict[str, Tensor]) -> None:
+    """Refuse tensors that no recorder writes, or not next to this manifest."""
+    lists = manifest["canaries"]["count"], manifest["canaries"]["candidates"]
+    steps, layers = manifest["steps"], len(manifest["tensors"])
+    drawn = tensors["indices"].numel() if "indices" in tensors else 0
+    # Each with its type, its shape, and the least and the most that a number in it may be.
+    expected = {
+        "indices": (torch.int32, (drawn,), 0, manifest["records"] - 1),
+        "starts": (torch.int64, (steps + 1,), 0, drawn),
+        "settings": (torch.float64, (steps, 2), 0, math.inf),
+        "sizes": (torch.int64, (layers,), 1, math.inf),
+        "noise": (torch.float64, (steps, layers), 0, math.inf),
+        "scores": (torch.float64, lists, -math.inf, math.inf),
+        "chosen": (torch.int64, lists[:1], -1 if lists[1] == 1 else 0, lists[1] - 1),
+    }
+    for name, (kind, shape, least, most) in expected.items():
+        if name not in tensors:
+            raise UnusableFileError(f"it has no {name}")
+        found = tensors[name]
+        if found.dtype != kind or found.shape != shape or not found.isfinite().all():
+            raise UnusableFileError(f"its {name} are not those of the {steps} steps in the manifest")
+        if found.numel() and not least <= found.min() <= found.max() <= most:
+            raise UnusableFileError(f"a number of its {name} is impossible")
+    if (tensors["starts"].diff() < 0).any() or int(tensors["starts"][-1]) != drawn:
+        raise UnusableFileError("a number of its starts is impossible")
