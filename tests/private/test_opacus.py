@@ -246,7 +246,7 @@ def test_what_is_not_a_whole_recording_is_refused_with_a_sentence(tmp_path):
     for name, change in IMPOSSIBLE:
         shutil.copytree(tmp_path / "run", tmp_path / "other", dirs_exist_ok=True)
         rewritten(tmp_path / "other", name, change)
-        with pytest.raises(InputError, match="run.safetensors: .*its [a-z]+ "):
+        with pytest.raises(InputError, match=r"run\.safetensors: .*its [a-z]+ "):
             audit_run(tmp_path / "other", policy=POLICY)
     whole = manifest(tmp_path / "run")
     for other in (
