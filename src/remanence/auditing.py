@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -92,7 +92,9 @@ def audit(
 
 def _chosen(game: AnyGame, attacks: Sequence[Attack] | None) -> list[Attack]:
     """The attacks that play, each checked once."""
-    chosen = game.attacks() if attacks is None else list(attacks)
+    chosen = (
+        game.attacks() if attacks is None else list(attacks) if isinstance(attacks, Iterable) else [attacks]
+    )
     for attack in chosen if attacks is not None else ():
         instance("attacks", attack, Attack, "a list of attacks", "attacks=[MyAttack()]")
         attack.check(game.knowledge)

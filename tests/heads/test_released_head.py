@@ -114,6 +114,8 @@ WRONG = {
     "a tensor": (torch.zeros(3, 24), "released cannot be used"),
     "no layer": (nn.ReLU(), "do not fit"),
     "a lazy layer": (nn.LazyLinear(3), "not the weights"),
+    "numbers elsewhere": ({name: values.to("meta") for name, values in NUMBERS.items()}, "not the weights"),
+    "sparse numbers": ({name: values.to_sparse() for name, values in NUMBERS.items()}, "to_dense"),
     "more classes": (nn.Linear(24, 4), "as many classes as it has rows"),
     "no path": ("a\0b", "cannot be read"),
     "no file": ("missing.safetensors", "cannot be read"),

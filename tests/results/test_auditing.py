@@ -240,8 +240,9 @@ def test_a_game_that_no_attack_can_play_is_refused_in_a_sentence():
     game = Game(looped(dict), Uninformed(), data, targets=EmpiricalPrior(data))
     with pytest.raises(IncompatibleGameError, match="No attack can play"):
         audit(game)
-    with pytest.raises(InputError, match="attacks cannot be used"):
-        audit(game, "retrain-and-compare")
+    for wrong in ("retrain-and-compare", 5):
+        with pytest.raises(InputError, match="attacks cannot be used"):
+            audit(game, wrong)
 
 
 def two_guesses(knowledge, generator):

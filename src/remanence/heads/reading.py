@@ -34,9 +34,9 @@ def read_head(weights: HeadWeights, recipe: Head, numbers: int) -> Weights:
     if not isinstance(tensors, Mapping) or not all(_is_tensor(each) for each in tensors.values()):
         raise InputError(
             "These are not the weights of a head.",
-            needs="a state dict: names and tensors",
+            needs="a state dict: names and dense tensors",
             got=f"{type(tensors).__name__} of other types",
-            hint="head.state_dict(), not a checkpoint around it",
+            hint="head.state_dict(), not a checkpoint around it; tensor.to_dense() for sparse ones",
         )
     if computed := [name for name in tensors if name.endswith(_COMPUTED) or "parametrizations." in name]:
         raise InputError(
@@ -77,8 +77,9 @@ def read_head(weights: HeadWeights, recipe: Head, numbers: int) -> Weights:
 
 
 def _is_tensor(value: object) -> bool:
-    """Whether it has numbers: a lazy layer has none, and no shape, before its first batch."""
-    return isinstance(value, Tensor) and not is_lazy(value)
+    """Whether it has all of its numbers: lazy layers and meta tensors have none, and sparse ones a few."""
+    whole = isinstance(value, Tensor) and not is_lazy(value)
+    return whole and value.layout == torch.strided and not value.is_meta
 
 
 def _tensors(weights: HeadWeights) -> Mapping[str, Tensor]:
