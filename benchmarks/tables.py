@@ -253,9 +253,7 @@ def answer_of(model: Path, table: Path) -> str:
         return "cannot be told" if "cannot be tested" in error.summary else "not fitted on this table"
     except RemanenceError as error:
         return (
-            "fitted, and nothing to read"
-            if "is known to reveal" in error.summary
-            else f"refused: {error.summary}"
+            "fitted, and nothing to read" if "is read here" in error.summary else f"refused: {error.summary}"
         )
     return "fitted on this table"
 

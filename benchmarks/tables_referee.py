@@ -166,7 +166,7 @@ def answer(model: Any, table: Any, labels: Any) -> str:
     except MisfitError as error:
         return "cannot be told" if "cannot be tested" in error.summary else "refused"
     except RemanenceError as error:
-        return "accepted, and nothing to read" if "is known to reveal" in error.summary else error.summary
+        return "accepted, and nothing to read" if "is read here" in error.summary else error.summary
     return "accepted"
 
 

@@ -165,6 +165,37 @@ def test_a_replaced_row_is_refused_unless_it_leaves_no_trace():
     assert 0 < refused < 40
 
 
+def test_boosting_holds_its_loss_so_that_a_replaced_row_is_refused_though_it_passes_the_same_nodes():
+    for place in range(8):
+        rows = np.arange(40)
+        model = ensemble.GradientBoostingRegressor(n_estimators=3, loss="quantile").fit(D[rows], T[rows])
+        assert belongs(model, D[rows], T[rows])
+        rows[place] = 400
+        assert not belongs(model, D[rows], T[rows])
+
+
+def test_boosting_whose_targets_are_equal_belongs_to_its_table():
+    rows = np.random.default_rng(4).permutation(len(T))[:360]
+    model = ensemble.GradientBoostingRegressor(n_estimators=5, loss="quantile", init="zero")
+    assert belongs(model.fit(D[rows], T[rows]), D[rows], T[rows])
+
+
+DRAWN = [
+    ensemble.BaggingClassifier(n_estimators=3),
+    ensemble.BaggingClassifier(neighbors.KNeighborsClassifier(), 3),
+    linear.RANSACRegressor(),
+]
+
+
+@pytest.mark.parametrize("model", DRAWN, ids=str)
+def test_rows_are_drawn_from_a_table_of_one_size(model):
+    labels = T if isinstance(model, linear.RANSACRegressor) else (T > 140).astype(int)
+    model.fit(D[:40], labels[:40])
+    for count in (39, 41):
+        with pytest.raises(MisfitError, match="40 rows"):
+            table_game(model, D[:count], labels[:count])
+
+
 def test_a_model_that_meets_every_label_belongs_to_all_of_its_rows():
     draw = np.random.default_rng(3)
     table, labels = draw.normal(size=(30, 50)), draw.normal(size=30)
@@ -228,6 +259,12 @@ def test_rows_without_a_label_are_no_accident():
     partly = np.where(np.arange(len(LABELS)) % 5 == 0, -1, (LABELS == "ill").astype(int))
     with pytest.raises(InputError, match="Nothing that SelfTrainingClassifier holds is read here"):
         game_of(SelfTrainingClassifier(naive_bayes.GaussianNB()), NUMBERS, partly).fits()
+
+
+def test_a_search_that_kept_no_model_holds_scores_alone():
+    search = GridSearchCV(naive_bayes.GaussianNB(), {"var_smoothing": [1e-9, 0.1]}, cv=2, refit=False)
+    with pytest.raises(InputError, match="Nothing that GridSearchCV holds is read here"):
+        game_of(search, NUMBERS, LABELS).fits()
 
 
 def test_a_model_that_writes_over_its_input_leaves_the_table_alone():

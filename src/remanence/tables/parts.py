@@ -34,7 +34,7 @@ from sklearn.utils._indexing import _get_column_indices
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from remanence.core.checks import refusing
-from remanence.core.exceptions import InputError
+from remanence.core.exceptions import InputError, MisfitError
 from remanence.tables.rows import UNKNOWN
 
 _DEEPEST = 12
@@ -57,7 +57,7 @@ def arrays_in(held: Any, path: str = "model") -> Iterator[tuple[str, np.ndarray]
             continue
         seen[id(held)] = held
         if isinstance(held, np.ndarray) and not held.dtype.names:
-            yield path, held
+            yield path, np.asarray(held)  # of a masked array, the numbers
         left += [(f"{path}{name}", item, depth + 1) for name, item in reversed(_inside(held))]
 
 
@@ -252,13 +252,25 @@ def _members_of(part: Part) -> list[Part] | None:
         return [part.member("estimator_", estimator.estimator_, labels, columns=chosen)]
     if is_a(estimator, RANSACRegressor):
         rows = np.flatnonzero(estimator.inlier_mask_)
-        own = None if labels is None else labels[rows]
+        own = None if labels is None else _of_this_many(part, labels, len(estimator.inlier_mask_))[rows]
         return [part.member("estimator_", estimator.estimator_, own, rows=rows)]
     if is_a(estimator, BaggingClassifier, BaggingRegressor):
         return _bagged(part)
     name = _SAW_ALL.get(type(estimator).__name__, "best_estimator_")
     member = getattr(estimator, name, None)
     return [part.member(name, member, labels, weights)] if hasattr(member, "get_params") else None
+
+
+def _of_this_many(part: Part, labels: np.ndarray, count: int) -> np.ndarray:
+    """The labels of a table with as many rows as the one from which an estimator drew those of its members."""
+    if len(labels) == count:
+        return np.asarray(labels)
+    raise MisfitError(
+        "This model was not fitted on this table.",
+        needs=f"{count} rows, as the table from which {type(part.estimator).__name__} drew",
+        got=f"{len(labels)} rows",
+        hint="the table and the labels that fit() was called with",
+    )
 
 
 def _through(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
@@ -294,7 +306,7 @@ def _bagged(part: Part) -> list[Part] | None:
     bag: Any = part.estimator
     if part.weights is not None or part.labels is None:
         return None
-    classes, labels = getattr(bag, "classes_", None), np.asarray(part.labels)
+    classes, labels = getattr(bag, "classes_", None), _of_this_many(part, part.labels, bag._n_samples)
     labels = labels if classes is None else np.searchsorted(classes, labels)
     back, found = None if classes is None else _names(classes), []
     drawn = zip(bag.estimators_, bag.estimators_samples_, bag.estimators_features_, strict=True)

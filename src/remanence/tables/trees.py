@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from sklearn import ensemble
-from sklearn._loss.loss import HuberLoss
+from sklearn._loss.loss import HalfBinomialLoss, HalfSquaredError, HuberLoss
 from sklearn.base import clone
 from sklearn.ensemble._gb import set_huber_delta
 from sklearn.tree import BaseDecisionTree
@@ -109,6 +109,7 @@ class _Grown:
     targets: np.ndarray | None  # (rows, outputs), whose means its nodes hold; None if unknown
     leaves_hold_means: bool = True  # in boosting, leaves hold steps
     labels: np.ndarray | None = None  # for growing it again from its own seed
+    misses: bool = False  # whether the loss after this tree is another one than the model holds
 
 
 def misplaced_nodes(part: Part) -> tuple[int, int] | None:
@@ -177,13 +178,17 @@ def _boosted(part: Part, table: np.ndarray, labels: np.ndarray) -> Iterator[_Gro
     if hasattr(model, "classes_"):
         coded = np.searchsorted(model.classes_, labels)
     coded, raw = coded.astype(np.float64), model._raw_predict_init(table)
-    for stage in model.estimators_:
+    halves = 2 if isinstance(loss, HalfSquaredError | HalfBinomialLoss) else 1
+    for stage, score in zip(model.estimators_, model.train_score_, strict=True):
         if isinstance(loss, HuberLoss):
             set_huber_delta(loss, coded, raw.copy(), weights)
         gradient = np.reshape(loss.gradient(y_true=coded, raw_prediction=raw.copy()), (len(table), -1))
-        for place, tree in enumerate(stage):
-            yield _Grown(tree, weights, -gradient[:, place : place + 1], leaves_hold_means=False)
         raw = raw + model.learning_rate * np.stack([tree.predict(table) for tree in stage], 1)
+        left = halves * loss(y_true=coded, raw_prediction=raw.copy(), sample_weight=weights)
+        misses = abs(left - score) > _TOLERANCE * max(1.0, abs(score))
+        for place, tree in enumerate(stage):
+            targets = -gradient[:, place : place + 1]
+            yield _Grown(tree, weights, targets, leaves_hold_means=False, misses=misses)
 
 
 def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
@@ -194,6 +199,7 @@ def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
     own = weights[seen]
     total = paths.T @ own
     wrong = np.asarray(paths.sum(0)).ravel() != structure.n_node_samples
+    wrong |= grown.misses
     wrong |= np.abs(total - structure.weighted_n_node_samples) > _TOLERANCE * max(1.0, float(total.max()))
     inner = structure.children_left != -1
     if grown.targets is not None:
@@ -205,7 +211,8 @@ def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
         wrong |= checked & (off > _TOLERANCE * max(1.0, float(np.abs(targets).max(initial=0.0))))
         if not grown.leaves_hold_means:  # the impurity of each node shows what they were grown on
             spread = (paths.T @ (own[:, None] * targets**2) / held - means**2)[:, 0]
-            largest = max(1e-300, float(np.abs(structure.impurity).max()))
+            # Equal targets have an impurity of some rounding errors of their squares.
+            largest = float(np.abs(structure.impurity).max() + 1e-6 * np.square(targets).max(initial=0.0))
             wrong |= np.abs(spread - structure.impurity) > _TOLERANCE * largest
     if grown.tree.splitter == "best":
         for node in np.flatnonzero(inner).tolist():
