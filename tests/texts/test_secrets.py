@@ -228,6 +228,9 @@ def test_a_model_that_looks_ahead_or_answers_otherwise_is_refused():
         texts = [{"prefix": "abcde", "secret": "a"}, {"prefix": "edcba", "secret": "c"}]
         with pytest.raises(InputError, match=says):
             text_game(dataclasses.replace(model, logits=logits), texts).fits()
+    broken = dataclasses.replace(model, logits=lambda ids: model.logits(ids) * float("nan"))
+    with pytest.raises(InputError, match="answers with NaN"):  # asked for a stranger to the one secret
+        text_game(model, [{"prefix": "ab", "secret": "a"}] * 2, base=broken).fits()
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,14 @@ from remanence.texts.caveats import (
     TRAINING_NOT_SHOWN,
 )
 from remanence.texts.mechanism import FineTuning, LanguageModel, Secret
-from remanence.texts.probabilities import CHANCE, GREEDY, Decoding, least_log_probability, log_probabilities
+from remanence.texts.probabilities import (
+    CHANCE,
+    GREEDY,
+    Decoding,
+    finite,
+    least_log_probability,
+    log_probabilities,
+)
 from remanence.texts.reading import Finder, Source, read_texts
 
 _AT_ONCE = 512  # secrets in a unit
@@ -292,8 +299,8 @@ class Texts(AnyGame[FineTuning]):
             prompt = torch.tensor(secret.prompt, device=self.base.device)
             read, said = self.base.after(prompt[:-1]), prompt[-1:]
             for _ in secret.tokens:
-                law = Decoding().log_law(read(said[None])[0, -1]).exp().cpu()
-                said = torch.cat([said, torch.multinomial(law, 1, generator=generator).to(said)])
+                logs = finite(Decoding().log_law(read(said[None])[0, -1:]).T, self.base)[:, 0]
+                said = torch.cat([said, torch.multinomial(logs.exp(), 1, generator=generator).to(said)])
             self._said[secret] = replace(secret, tokens=tuple(said[1:].tolist()))
         return self._said[secret]
 
