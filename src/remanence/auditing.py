@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,9 +93,8 @@ def audit(
 
 def _chosen(game: AnyGame, attacks: Sequence[Attack] | None) -> list[Attack]:
     """The attacks that play, each checked once."""
-    chosen = (
-        game.attacks() if attacks is None else list(attacks) if isinstance(attacks, Iterable) else [attacks]
-    )
+    given: Any = game.attacks() if attacks is None else attacks
+    chosen = list(given) if isinstance(given, Iterable) else [given]
     for attack in chosen if attacks is not None else ():
         instance("attacks", attack, Attack, "a list of attacks", "attacks=[MyAttack()]")
         attack.check(game.knowledge)

@@ -78,8 +78,9 @@ def read_head(weights: HeadWeights, recipe: Head, numbers: int) -> Weights:
 
 def _is_tensor(value: object) -> bool:
     """Whether it has all of its numbers: lazy layers and meta tensors have none, and sparse ones a few."""
-    whole = isinstance(value, Tensor) and not is_lazy(value)
-    return whole and value.layout == torch.strided and not value.is_meta
+    if not isinstance(value, Tensor) or is_lazy(value):
+        return False
+    return value.layout == torch.strided and not value.is_meta
 
 
 def _tensors(weights: HeadWeights) -> Mapping[str, Tensor]:
