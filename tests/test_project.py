@@ -123,6 +123,16 @@ def test_no_module_opens_a_connection_or_unpickles():
         assert "torch.load(" not in text or "weights_only=True" in text, path
 
 
+def test_no_test_hides_within_another_where_pytest_does_not_look():
+    for path in (ROOT / "tests").rglob("*.py"):
+        functions = [
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
+        ]
+        inner = {node.name for each in functions for part in each.body for node in ast.walk(part)
+                 if isinstance(node, ast.FunctionDef)}  # fmt: skip
+        assert not [name for name in inner if name.startswith("test_")], path
+
+
 def test_the_test_suite_itself_cannot_reach_the_network():
     import socket
 

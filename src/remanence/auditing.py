@@ -25,7 +25,7 @@ from remanence.game import played
 from remanence.protocol import AnyGame, planned
 from remanence.results.caveats import check_trials
 from remanence.results.evidence import Evidence, Json
-from remanence.results.result import AuditResult
+from remanence.results.result import AuditResult, achieved
 from remanence.results.verdict import Policy, decide
 from remanence.scale.fingerprints import device_kind
 from remanence.scale.progress import note
@@ -115,11 +115,11 @@ def _chosen(game: AnyGame, attacks: Sequence[Attack] | None) -> list[Attack]:
 
 def _so_far(game: AnyGame, found: Evidence, seconds: float, following: Attack) -> str:
     """One attack's result, shown while the next one runs."""
-    said, rate, control = game.words, found.main, found.control
-    more = "".join(f" {each.headline(said)}" for each in found.findings if each.tells)
+    done, control = achieved(found, game.words, game.criterion.reduction), found.control
+    more = "".join(f" {each.headline(game.words)}" for each in found.findings if each.tells)
     return (
-        f"After {seconds:.0f} s: {found.attack} {said.done} {rate.successes} of {rate.trials} {said.many}, its control "
-        f"{control.successes} of {control.trials}.{more} Now {following.info.name}."
+        f"After {seconds:.0f} s: {found.attack} {done}, its control {control.successes} of {control.trials}.{more} "
+        f"Now {following.info.name}."
     )
 
 

@@ -28,6 +28,8 @@ def test_formats_for_machines_are_printed_or_written(run, tmp_path, form):
     assert out == FORMATS[form](result(Verdict.EXPOSED))
     assert run("report", "run", "--format", form, "--out", "file")[0] == 0
     assert (tmp_path / "file").read_text() == out
+    code, _, err = run("report", "run", "--format", form, "--out", "run")
+    assert (code, f"--out run/report-{form}" in err) == (2, True)
 
 
 def test_reconstructions_are_kept_on_request_and_go_away_without_it(run, tmp_path):

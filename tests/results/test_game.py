@@ -177,24 +177,27 @@ def test_no_trials_is_a_mistake(glm_game):
     with pytest.raises(InputError, match="at least 1"):
         play(glm_game, Oblivious(), trials=0)
 
-    def test_a_label_tells_two_records_with_equal_features_apart_where_it_counts(self):
-        def labels(records: Records, seed: int) -> dict[str, torch.Tensor]:
-            return {"labels": records.labels.double().sum()[None]}
 
-        twins = Records(torch.ones(2, 4).double(), torch.tensor([0, 1]))
-        game = shortlist(labels, twins, criterion=Criterion(mismatch, 0.5, label_scale=1.0))
-        assert play(Membership(game), RetrainAndCompare(), trials=50).main.rate == 1
+def test_a_label_tells_two_records_with_equal_features_apart_where_it_counts():
+    def labels(records: Records, seed: int) -> dict[str, torch.Tensor]:
+        return {"labels": records.labels.double().sum()[None]}
 
-    def test_candidates_are_the_same_if_all_of_their_features_and_labels_are(self):
-        features = torch.tensor([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]]])
-        one = Records(torch.zeros(2, 2, 2), torch.zeros(2, 2))
-        game = Membership(shortlist(total))
-        assert game._same(one, Records(features, one.labels)).tolist() == [False, True]
-        assert game._same(one, replace(one, labels=torch.tensor([[0, 1], [0, 0]]))).tolist() == [False, True]
+    twins = Records(torch.ones(2, 4).double(), torch.tensor([0, 1]))
+    game = shortlist(labels, twins, criterion=Criterion(mismatch, 0.5, label_scale=1.0))
+    assert play(Membership(game), RetrainAndCompare(), trials=50).main.rate == 1
 
-    def test_a_shortlist_of_one_has_no_pair(self):
-        with pytest.raises(InputError, match="the same candidate"):
-            play(Membership(shortlist(total, synthetic(1))), RetrainAndCompare(), trials=5)
+
+def test_candidates_are_the_same_if_all_of_their_features_and_labels_are():
+    features = torch.tensor([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]]])
+    one = Records(torch.zeros(2, 2, 2), torch.zeros(2, 2))
+    game = Membership(shortlist(total))
+    assert game._same(one, Records(features, one.labels)).tolist() == [False, True]
+    assert game._same(one, replace(one, labels=torch.tensor([[0, 1], [0, 0]]))).tolist() == [False, True]
+
+
+def test_a_shortlist_of_one_has_no_pair():
+    with pytest.raises(InputError, match="the same candidate"):
+        play(Membership(shortlist(total, synthetic(1))), RetrainAndCompare(), trials=5)
 
 
 def one_after_the_other(mechanism: Mechanism) -> None:

@@ -125,6 +125,8 @@ def test_what_an_attack_has_done_is_counted_in_proven_records_where_there_are_so
     evidence = found(30, 40, proven=proven, proven_of=of)
     ending = "trials, of an unknown number" if said == "41" else "trials"
     assert result(Verdict.PROTECTED).done(evidence) == f"recovered the target in {said} {ending}"
+    several = replace(evidence, main=replace(evidence.main, clusters=8), proven=None)
+    assert result(Verdict.PROTECTED).done(several) == "recovered 30 of 40 targets in 8 trials"
     facts = [each for each in evidence.found if isinstance(each, ProvenRecords)]
     assert [fact.tells and fact.exposes(Policy(0.1)) for fact in facts] == [True] * bool(proven)
 

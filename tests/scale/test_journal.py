@@ -90,6 +90,12 @@ def test_more_trials_use_the_whole_units_of_fewer(tmp_path):
     assert (run.reused, run.played) == (2, 2)
 
 
+def test_more_units_than_a_folder_can_have_are_refused_before_any_is_played(tmp_path):
+    with pytest.raises(InputError, match="too many units"):
+        rate(Journal(tmp_path / "run"), trials=10**8)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_full_disk_is_an_error_that_keeps_what_is_finished(tmp_path, monkeypatch):
     whole, _ = rate(None)
     flushed = []

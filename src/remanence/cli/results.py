@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -72,6 +73,14 @@ def report(
         if out is None:
             typer.echo(text, nl=not text.endswith("\n"))
             return
+        if out.is_dir():
+            name = "report.html" if form == "html" else f"report-{form}"
+            raise InputError(
+                "The report cannot be written.",
+                needs="a file to write",
+                got=f"{out}, a folder",
+                hint=f"--out {out / name}",
+            )
         write_files(out.parent, {out.name: text.encode()})
     typer.echo(f"Report: {out}")
     if open_it:
@@ -124,20 +133,20 @@ def verify(
         )
     unsure = checked.open if target is None else checked.unknown
     if unsure and result.verdict is Verdict.PROTECTED:
-        by_target = (
-            f"remanence verify {run} --target TARGET, whose ceilings are compared with the stored ones"
-        )
+        again = f"remanence verify {shlex.quote(str(run))} --target TARGET"
         raise InputError(
             "PROTECTED was not verified.",
             needs="every ceiling and finding that it rests on, computed again",
             got="; ".join(unsure[:3]),
-            hint="verify where that part is installed" if checked.unknown else by_target,
+            hint="verify where that part is installed"
+            if checked.unknown
+            else f"{again}, whose ceilings are compared with the stored ones",
         )
-    typer.echo(f"Verified: {words.recounted(result, checked)}")
     if target is None:
-        typer.echo(words.unchecked(result).replace(" RUN ", f" {run} "))
+        more = words.unchecked(result).replace(" RUN ", f" {shlex.quote(str(run))} ")
     else:
-        typer.echo(_played_again(located(run).parent, target, result))
+        more = _played_again(located(run).parent, target, result)
+    typer.echo(f"Verified: {words.recounted(result, checked)}\n{more}")
 
 
 def _played_again(folder: Path, target: str, result: AuditResult) -> str:

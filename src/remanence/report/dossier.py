@@ -50,7 +50,8 @@ def criteria(result: AuditResult) -> list[tuple[str, str, str]]:
         "attacks": f"Attacks that were run: {attacks}.",
     }
     rows, said = [], dict[str, str]()
-    for who, (names, asks) in _CRITERIA.items():
+    for who, told in _CRITERIA.items():
+        names, _, asks = told.partition(": ")
         parts = []
         for name in names.split():
             key = answers[name] if answers[name] in answers else name
@@ -63,63 +64,47 @@ def criteria(result: AuditResult) -> list[tuple[str, str, str]]:
     return rows
 
 
-# From the document to the names of what answers its question, and the question.
+# From the document to the names of what answers its question, a colon, and the question.
 _CRITERIA = {
     "EDPB Opinion 28/2024, §43": (
-        "extraction",
-        "Is the likelihood of extracting personal data from the model insignificant?",
+        "extraction: Is the likelihood of extracting personal data from the model insignificant?"
     ),
     "EDPB Opinion 28/2024, §43: queries": (
-        "queries",
-        "Is the likelihood of obtaining such data from queries insignificant?",
+        "queries: Is the likelihood of obtaining such data from queries insignificant?"
     ),
-    "EDPB Opinion 28/2024, §55: membership inference": ("membership", "Was it tested?"),
-    "EDPB Opinion 28/2024, §55: attribute inference": ("attributes", "Was it tested?"),
+    "EDPB Opinion 28/2024, §55: membership inference": "membership: Was it tested?",
+    "EDPB Opinion 28/2024, §55: attribute inference": "attributes: Was it tested?",
     "ICO, motivated intruder": (
-        "adversary extraction",
-        "Is identification sufficiently remote for a competent person with access to public resources?",
+        "adversary extraction: Is identification sufficiently remote for a competent person with access to "
+        "public resources?"
     ),
-    "CNIL, status of an AI model": ("extraction", "Do attacks on the model itself recover personal data?"),
-    "NIST SP 800-226": (
-        "privacy",
-        "What is the unit of privacy, what is ε, and was the implementation checked?",
-    ),
+    "CNIL, status of an AI model": "extraction: Do attacks on the model itself recover personal data?",
+    "NIST SP 800-226": "privacy: What is the unit of privacy, what is ε, and was the implementation checked?",
     "NIST AI RMF, MEASURE 2.10": (
-        "attacks extraction",
-        "Is the privacy risk of the system examined and documented?",
+        "attacks extraction: Is the privacy risk of the system examined and documented?"
     ),
-    "ISO/IEC 27559": ("adversary extraction", "Context, adversary and re-identification risk."),
+    "ISO/IEC 27559": "adversary extraction: Context, adversary and re-identification risk.",
     "ISO/IEC 42001, A.5.3 and A.5.4": (
-        "attacks extraction",
-        "Are potential impacts on individuals assessed, and is the assessment documented?",
+        "attacks extraction: Are potential impacts on individuals assessed, and is the assessment documented?"
     ),
     "OWASP Top 10 for LLM applications, LLM08: vector and embedding weaknesses": (
-        "embeddings",
-        "Can stored embeddings be inverted to the data that they were made from?",
+        "embeddings: Can stored embeddings be inverted to the data that they were made from?"
     ),
     "OWASP AISVS, 8.4 in the drafts of 1.0 (not in the published 1.0)": (
-        "embeddings",
-        "Is resistance to embedding inversion measured?",
+        "embeddings: Is resistance to embedding inversion measured?"
     ),
     "OWASP AISVS 1.0, C11.2: model inversion": (
-        "extraction",
-        "Is private training data kept from reconstruction?",
+        "extraction: Is private training data kept from reconstruction?"
     ),
     "OWASP AISVS 1.0, 11.2.4": (
-        "privacy",
-        "Is sensitive data trained on with differentially private optimisation?",
+        "privacy: Is sensitive data trained on with differentially private optimisation?"
     ),
-    "OWASP AISVS 1.0, 11.2.5": (
-        "membership",
-        "Do simulated membership attacks stay at the level of guessing?",
-    ),
+    "OWASP AISVS 1.0, 11.2.5": "membership: Do simulated membership attacks stay at the level of guessing?",
     "AI Act, Article 15(5): high-risk systems, from 2 December 2027 (Annex III) or 2 August 2028 (Annex I)": (
-        "attacks extraction",
-        "Was resilience against attacks on confidentiality examined?",
+        "attacks extraction: Was resilience against attacks on confidentiality examined?"
     ),
     "prEN 18282, draft: cybersecurity of AI systems": (
-        "attacks extraction",
-        "Was the system tested against attacks on confidentiality, by a stated criterion?",
+        "attacks extraction: Was the system tested against attacks on confidentiality, by a stated criterion?"
     ),
 }
 

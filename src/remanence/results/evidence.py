@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from remanence.core.baseline import Baseline
+from remanence.core.plain_text import plain
 from remanence.core.rates import SuccessRate
 from remanence.results.caveats import Caveat
 from remanence.results.claims import split
@@ -20,6 +21,11 @@ from remanence.results.verdict import Policy
 Json = dict[str, Any]
 
 _CLOSE = 1e-9  # tolerance between a stored and a recomputed interval
+_COUNTED = {
+    "main": "succeeded",
+    "control": "control_succeeded",
+    "labels": "labels_agree",
+}  # rates, and arrays
 _LISTED = 1000  # most records listed in audit.json; the arrays hold all of them
 
 
@@ -154,11 +160,7 @@ class Evidence:
 
 def contradictions(entry: Json, arrays: Mapping[str, Tensor]) -> Iterator[str]:
     """Statements of an entry in audit.json that its arrays, counts or ceilings contradict."""
-    for name, counted in (
-        ("main", "succeeded"),
-        ("control", "control_succeeded"),
-        ("labels", "labels_agree"),
-    ):
+    for name, counted in _COUNTED.items():
         if entry[name] is not None:
             yield from rate_contradictions(name, entry[name], arrays.get(counted))
     errors = arrays.get("error")
@@ -173,6 +175,12 @@ def contradictions(entry: Json, arrays: Mapping[str, Tensor]) -> Iterator[str]:
         "unresolved_count", len(entry["unresolved"])
     ):
         yield f"{count} records are unresolved in the arrays"
+    held = [each for finding in entry["findings"] for each in finding.values() if isinstance(each, list)]
+    parts = {plain(part.get("name")) for parts in held for part in parts if isinstance(part, dict)}
+    for name in sorted(arrays):  # what is stored of a column is counted by a finding
+        column = plain(name.partition("column ")[2])
+        if column and column not in parts:
+            yield f"the finding about {name!r} is left out"
 
 
 def rate_contradictions(name: str, stored: Json, counted: Tensor | None) -> Iterator[str]:

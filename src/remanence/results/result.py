@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 
 from remanence.bounds.bound import Bound
+from remanence.core.errors import Reduction
+from remanence.core.plain_text import plain
 from remanence.core.references import Reference
 from remanence.results import storage
 from remanence.results.evidence import Evidence, contradictions
@@ -61,12 +63,7 @@ class AuditResult:
 
     def done(self, evidence: Evidence) -> str:
         """An attack's success, in the words of its game: recovered 442 of 442 records."""
-        said = self.words
-        if evidence.of_unknown_many:
-            return f"{said.done} {evidence.proven} {said.many}, of an unknown number"
-        if evidence.proven and evidence.proven_of:
-            return f"{said.done} {evidence.proven} of {evidence.proven_of} {said.many}"
-        return f"{said.done} {evidence.main.successes} of {evidence.main.trials} {said.many}"
+        return achieved(evidence, self.words, self.threat_model["criterion"]["reduction"])
 
     @property
     def gallery(self) -> Mapping[str, torch.Tensor] | None:
@@ -120,6 +117,10 @@ class AuditResult:
 
         evidence, companions = (list(map(read, document[part])) for part in ("evidence", "companions"))
         bounds = list(map(_read_bound, document["bounds"]))
+        there = tuple(plain(f"{found.attack}.") for found in (*evidence, *companions))
+        wrong += [
+            f"the attack behind {n!r} is left out" for n in sorted(arrays) if not plain(n).startswith(there)
+        ]
         policy, verdict = Policy(**document["policy"]), Verdict(document["verdict"])
         if wrong:
             raise ValueError("; ".join(wrong[:3]))
@@ -182,6 +183,21 @@ class AuditResult:
 
     def __str__(self) -> str:
         return import_module("remanence.report.terminal").as_text(self)
+
+
+def achieved(evidence: Evidence, said: Words, reduction: str) -> str:
+    """An attack's success, in the words of its game; `reduction` says what counts where a trial has several targets."""
+    rate = evidence.main
+    if evidence.of_unknown_many:
+        return f"{said.done} {evidence.proven} {said.many}, of an unknown number"
+    if evidence.proven and evidence.proven_of:
+        return f"{said.done} {evidence.proven} of {evidence.proven_of} {said.many}"
+    counted = f"{rate.successes} of {rate.trials}"
+    if rate.clusters is None or said.many != Words.many:
+        return f"{said.done} {counted} {said.many}"
+    if reduction == Reduction.CLASS:
+        return f"matched a target with {counted} reconstructions in {rate.clusters} trials"
+    return f"recovered {counted} targets in {rate.clusters} trials"
 
 
 def _read_bound(stored: Json) -> Bound:

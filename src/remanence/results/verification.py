@@ -27,38 +27,32 @@ def check_ceiling(stored: Bound, settings: Json, largest_guess: float) -> tuple[
     `settings` are the training's, as the result states them; `largest_guess` is the largest success of a guess.
     Returns what contradicts it, and why it was not recomputed: both empty where recomputation gave the same.
     """
+    named = repr(stored.name)
     if stored.recipe is None:
-        return "", f"{stored.name!r} has no recipe to compute it by"
+        return "", f"{named} has no recipe to compute it by"
     try:
         again = recompute(stored.recipe)
     except InputError as error:
-        return f"the recipe of {stored.name!r} cannot be followed: {error.got}"[:300], ""
+        return f"the recipe of {named} cannot be followed: {error.got}"[:300], ""
     if np.ndim(again.log_success) or float(again.log_success) > float(stored.log_success) + _ROUNDING:
-        return (
-            f"{stored.name!r} is {stored.success:.6g}, and its recipe gives {np.max(again.success):.6g}",
-            "",
-        )
+        return f"{named} is {stored.success:.6g}, and its recipe gives {np.max(again.success):.6g}", ""
     for name in ("name", "whose", "on_average"):
         here, there = getattr(stored, name), getattr(again, name)
         if here != there:
-            return f"{stored.name!r}: {name} {here!r}, and its recipe says {there!r}", ""
+            return f"{named}: {name} {here!r}, and its recipe says {there!r}", ""
     if missing := [each for each in again.assumptions if each not in stored.assumptions]:
-        return f"{stored.name!r} leaves out that {missing[0]}", ""
+        return f"{named} leaves out that {missing[0]}", ""
     if again.log_baseline is not None and largest_guess > float(again.baseline) * (1 + 1e-9):
-        return (
-            f"{stored.name!r} was computed for a guess of {again.baseline:.6g}, not {largest_guess:.6g}",
-            "",
-        )
+        return f"{named} was computed for a guess of {again.baseline:.6g}, not {largest_guess:.6g}", ""
     told = stored.recipe["arguments"]
     schedule = told.get("schedule")  # the noise, rate and steps may be those of its one segment
     if isinstance(schedule, list) and len(schedule) == 1 and isinstance(schedule[0], dict):
         told = schedule[0]
     for name in _SETTINGS:
         if name in told and settings.get(name) is not None and not _covers(name, told[name], settings[name]):
-            other = f"and the training has {settings[name]}"
-            return f"{stored.name!r} was computed for {name} {told[name]}, {other}", ""
+            return f"{named} was computed for {name} {told[name]}, and the training has {settings[name]}", ""
     if "noise_multiplier" in told and settings.get("noise_multiplier") is None:
-        return "", f"the result does not state the noise that {stored.name!r} was computed for"
+        return "", f"the result does not state the noise that {named} was computed for"
     return "", ""
 
 

@@ -136,13 +136,21 @@ class Journal:
         works = before["works"] if before["settings"] == settings else []
         self._put(started=_now(), finished=None, settings=settings, works=works)
 
-    def announce(self, plans: list[Plan]) -> None:
+    def announce(self, wanted: list[Plan]) -> None:
         """Add works to the manifest, so that `remanence status` can count the units left."""
         works = self._document["works"]
         known = {work["inputs"] for work in works}
-        new = [asdict(plan) for plan in plans if plan.inputs not in known]
-        if new:
-            self._put(works=[*works, *new])
+        works = [*works, *(asdict(plan) for plan in wanted if plan.inputs not in known)]
+        units = sum(len(Plan(**work)) for work in works)
+        if units > _MOST_UNITS:
+            raise InputError(
+                "This run has too many units.",
+                needs=f"at most {_MOST_UNITS:,} in one run folder",
+                got=f"{units:,}",
+                hint="fewer --trials, or larger units: a larger --unit-trials, or none",
+            )
+        if works != self._document["works"]:
+            self._put(works=works)
 
     def finish(self) -> None:
         """Close the run: units of other settings, which no work asked for, are of no more use."""
