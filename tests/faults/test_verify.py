@@ -1,11 +1,12 @@
 """`remanence verify`: a result and its run, computed again."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from audit_results import result
-from remanence import Policy, Verdict, audit
+from remanence import AuditResult, Policy, Verdict, audit
 from remanence.report.html import report
 from remanence.results.storage import DOCUMENT
 from remanence.targets import digits_dpsgd_poisson, digits_noisy_sum
@@ -76,6 +77,16 @@ def test_a_run_is_played_again_with_the_data_at_hand(tmp_path, run):
     code, _, told = run("verify", "run", "--target", "mine.py:game")
     assert code == 2
     assert "made from other data" in told
+
+
+def test_an_attack_that_a_stored_result_names_by_a_file_is_not_executed(tmp_path, run):
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    run("audit", "digits-noisy-sum", "--trials", 20, "--out", "run")
+    found = AuditResult.load(tmp_path / "run")
+    replace(found, evidence=(replace(found.strongest, attack="evil.py:Evil"),)).save(tmp_path / "run")
+    code, told, err = run("verify", "run", "--target", "digits-noisy-sum")
+    assert (code, told, "evil.py:Evil, which is not a name" in err) == (2, "", True)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_target_proves_the_ceilings_of_its_result(tmp_path, run):

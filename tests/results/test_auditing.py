@@ -272,11 +272,6 @@ def test_a_default_limit_computes_no_second_guess(monkeypatch):
     assert len(counted) == 3  # classes
 
 
-def test_an_attack_named_twice_is_a_mistake(glm_game):
-    with pytest.raises(InputError, match="twice"):
-        audit(glm_game, [ClosedForm(), ClosedForm()])
-
-
 def test_a_folder_of_several_results_names_them(tmp_path):
     for name in ("one", "other"):
         (tmp_path / name).mkdir()

@@ -173,11 +173,6 @@ def test_records_are_proven_out_of_those_that_were_counted_unless_there_are_more
     assert shortlist_game().how_many(outcome) == of
 
 
-def test_no_trials_is_a_mistake(glm_game):
-    with pytest.raises(InputError, match="at least 1"):
-        play(glm_game, Oblivious(), trials=0)
-
-
 def test_a_label_tells_two_records_with_equal_features_apart_where_it_counts():
     def labels(records: Records, seed: int) -> dict[str, torch.Tensor]:
         return {"labels": records.labels.double().sum()[None]}

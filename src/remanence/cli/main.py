@@ -22,42 +22,40 @@ from remanence.cli.results import compare, report, show, verify
 from remanence.core.doors import doors, load
 from remanence.core.exceptions import InputError, RemanenceError
 
-_TINY = "log_baseline=... of remanence.bounds in Python, for baselines such as 10^-2000"
-_SETTINGS = "noise-multiplier epsilon delta sample-rate steps dataset-size batch-size epochs candidates"
-_MOVED = {
-    "sweep": "a loop over settings; docs/scale.md shows one",
-    "init": "docs/how-to, which has a file to copy",
-    "audit --journal": "--out FOLDER, which keeps finished units; --resume FOLDER continues",
-    "bound --noise": "--noise-multiplier",
-    "bound --method": "remanence bound without it: the certified ceiling is the tightest",
-    "bound --opacus": "remanence run RECORDING, or --noise-multiplier, --sample-rate and --steps",
-    "bound --attribute": "--baseline P, the share of the most common value",
-    "bound --log10-baseline": _TINY,
-    "calibrate --log10-baseline": _TINY,
-    **dict.fromkeys(
-        ("bound --data", "bound --person", "bound --by", "bound --people"),
-        "--records-per-person N, the most records of one person",
+# What took the place of the commands and the options of old.
+_REPLACEMENTS = {
+    "a loop over settings; docs/scale.md shows one": "sweep",
+    "docs/how-to, which has a file to copy": "init",
+    "--out FOLDER, which keeps finished units; --resume FOLDER continues": "audit --journal",
+    "--noise-multiplier": "bound --noise",
+    "remanence bound without it: the certified ceiling is the tightest": "bound --method",
+    "remanence run RECORDING, or --noise-multiplier, --sample-rate and --steps": "bound --opacus",
+    "--baseline P, the share of the most common value": "bound --attribute",
+    "log_baseline=... of remanence.bounds in Python, for baselines such as 10^-2000": (
+        "bound --log10-baseline, calibrate --log10-baseline"
     ),
-    **dict.fromkeys(
-        (f"bound --{name}" for name in ("release", "learning-rate", "smoothness", "strong-convexity")),
-        "remanence.bounds.final_weights in Python",
+    "--records-per-person N, the most records of one person": (
+        "bound --data, bound --person, bound --by, bound --people"
     ),
-    **dict.fromkeys(
-        ("explore --export", "frontier --out"),
-        "remanence frontier --json, for any drawing program; remanence explore draws",
+    "remanence.bounds.final_weights in Python": (
+        "bound --release, bound --learning-rate, bound --smoothness, bound --strong-convexity"
     ),
-    "report --format in-toto": "audit.json itself; docs/scale.md shows how to sign it",
-    **dict.fromkeys(
-        ("report --format cyclonedx", "report --format eval-results"),
-        "--format model-card, whose YAML keys hold the same numbers",
+    "remanence frontier --json, for any drawing program; remanence explore draws": (
+        "explore --export, frontier --out"
     ),
-    **dict.fromkeys(
-        (f"explore --{name}" for name in (*_SETTINGS.split(), "records-per-person")),
-        "the sliders of the page; its address keeps the settings",
+    "the sliders of the page; its address keeps the settings": (
+        "explore --noise-multiplier, explore --epsilon, explore --delta, explore --sample-rate, explore --steps, "
+        "explore --dataset-size, explore --batch-size, explore --epochs, explore --candidates, "
+        "explore --records-per-person"
     ),
-    "verify --sign": "ssh-keygen -Y sign -f KEY -n remanence-audit RUN/audit.json; docs/scale.md",
-    "verify --signed-by": "ssh-keygen -Y verify; docs/scale.md has the line",
+    "audit.json itself; docs/scale.md shows how to sign it": "report --format in-toto",
+    "--format model-card, whose YAML keys hold the same numbers": (
+        "report --format cyclonedx, report --format eval-results"
+    ),
+    "ssh-keygen -Y sign -f KEY -n remanence-audit RUN/audit.json; docs/scale.md": "verify --sign",
+    "ssh-keygen -Y verify; docs/scale.md has the line": "verify --signed-by",
 }
+_MOVED = {old: now for now, spellings in _REPLACEMENTS.items() for old in spellings.split(", ")}
 
 
 class Commands(TyperGroup):

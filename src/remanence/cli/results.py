@@ -97,9 +97,9 @@ def compare(
     got worse.
     """
     from remanence.auditing import AuditResult
-    from remanence.report.markdown import compare as hold_against
+    from remanence.report import markdown
 
-    found = hold_against(AuditResult.load(before), AuditResult.load(after))
+    found = markdown.compare(AuditResult.load(before), AuditResult.load(after))
     typer.echo(found.markdown(), nl=False)
     raise typer.Exit(1 if found.worse else 0)
 
@@ -170,6 +170,8 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> str:
     proven, told = ([(b.name, float(b.log_success)) for b in held.bounds] for held in (game, result))
     if proven != told:
         raise _differs("The target proves other ceilings.", f"{proven}, stored: {told}"[:300])
+    if ":" in best.attack:  # a stored name may not have a file executed
+        raise _differs("The attack cannot be played again.", f"{best.attack}, which is not a name")
     options = Journal(folder).manifest()["settings"].get("options", {})
     device, attack = options.get("device", "cpu"), load_attack(best.attack)
     with tempfile.TemporaryDirectory() as place:  # a copy: looking at a result does not change it
@@ -182,9 +184,10 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> str:
         )
         plan = planned(game.to(device), attack, options.get("trials"), Draws(result.seed, device), run)
         there = Journal(folder).finished()
-        recorded = sum(plan.key(number) in there for number in range(len(plan)))
+        # A stored number of trials may be huge, so this ends at the first unit that is missing.
+        recorded = next((n for n in range(len(plan)) if plan.key(n) not in there), len(plan))
         if recorded < len(plan):
-            got = f"{recorded} of {len(plan)} units of {best.attack} are recorded for this code and these settings"
+            got = f"unit {recorded} of {best.attack} is not recorded for this code and these settings"
             raise _differs("The run cannot be replayed.", got)
         with run:
             again = play(

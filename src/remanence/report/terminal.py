@@ -43,13 +43,13 @@ def audit_view(result: AuditResult, width: int = 120) -> RenderableType:
         most = f"at most {ceiling(bound)} for {words.of_whom(bound)}"
         parts.append(Text(f"Bound: {most}: {bound.name} ({bound.reference.short})"))
     parts += [Text(f"For comparison: {entry.attack} {result.done(entry)}.") for entry in result.companions]
-    parts += [Text.assemble(("Note: ", "yellow"), sentence) for sentence in words.mind(result)]
+    notes = words.notes(result)
+    parts += [Text.assemble(("Note: ", "yellow"), sentence) for sentence in notes]
     if result.strongest.unresolved:
         parts.append(Text(f"Records that the optimiser's tolerance hides: {words.hidden(result)}."))
-    said = len(words.mind(result))
-    more = len(words.caveats(result)) - said
+    more = len(words.caveats(result)) - len(notes)
     if more > 0:
-        parts.append(Text(f"{'More caveats' if said else 'Caveats'} in the report: {more}.", "dim"))
+        parts.append(Text(f"{'More caveats' if notes else 'Caveats'} in the report: {more}.", "dim"))
     return Group(*parts)
 
 

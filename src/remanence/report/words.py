@@ -86,7 +86,7 @@ def identity(result: AuditResult) -> str:
     return result.digest()[:12]
 
 
-def drawn(result: AuditResult) -> str:
+def about_trials(result: AuditResult) -> str:
     """What the trials are, where they are not records of one training set."""
     many = result.words.many
     if many != "trials":
@@ -210,7 +210,7 @@ def others(result: AuditResult) -> str:
     return f"{many} found {'no more' if result.verdict is Verdict.EXPOSED else 'nothing conclusive'}."
 
 
-def mind(result: AuditResult) -> list[str]:
+def notes(result: AuditResult) -> list[str]:
     """Caveats on this verdict: a sentence each, about the attack that decides."""
     said = {"no-better-than-control", "no-better-than-guessing", "one-release"}  # the numbers say so already
     if result.verdict in (Verdict.EXPOSED, Verdict.PROTECTED):

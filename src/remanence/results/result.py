@@ -104,7 +104,7 @@ class AuditResult:
     @classmethod
     def from_json(cls, document: Json, arrays: Mapping[str, torch.Tensor]) -> AuditResult:
         """Read a document that has been validated."""
-        wrong = [told for b in document["bounds"] if (told := _contradicted_bound(b))]
+        wrong, bounds = list[str](), list(map(_read_bound, document["bounds"]))
         threshold = document["threat_model"]["criterion"]["threshold"]
 
         def read(entry: Json) -> Evidence:
@@ -116,7 +116,6 @@ class AuditResult:
             return found
 
         evidence, companions = (list(map(read, document[part])) for part in ("evidence", "companions"))
-        bounds = list(map(_read_bound, document["bounds"]))
         there = tuple(plain(f"{found.attack}.") for found in (*evidence, *companions))
         wrong += [
             f"the attack behind {n!r} is left out" for n in sorted(arrays) if not plain(n).startswith(there)
@@ -201,15 +200,11 @@ def achieved(evidence: Evidence, said: Words, reduction: str) -> str:
 
 
 def _read_bound(stored: Json) -> Bound:
+    success = min(1.0, math.exp(stored["log_success"]))
+    if not math.isclose(stored["success"], success, rel_tol=1e-9, abs_tol=1e-300):
+        told = f"is {stored['success']:.6g}, and its logarithm says {success:.6g}"
+        raise ValueError(f"the bound {stored['name']!r} {told}")
     names = ("name", "log_success", "log_baseline", "on_average", "whose", "recipe")
     cited = Reference(stored["reference"], stored["reference"])
     given = {name: stored[name] for name in names if name in stored}
     return Bound(assumptions=tuple(stored["assumptions"]), reference=cited, **given)
-
-
-def _contradicted_bound(stored: Json) -> str | None:
-    """The error in a stored ceiling whose value and logarithm disagree; None if they agree."""
-    success = min(1.0, math.exp(stored["log_success"]))
-    if math.isclose(stored["success"], success, rel_tol=1e-9, abs_tol=1e-300):
-        return None
-    return f"the bound {stored['name']!r} is {stored['success']:.6g}, and its logarithm says {success:.6g}"

@@ -94,19 +94,14 @@ class _Walk:
     def __init__(self) -> None:
         # With the value: otherwise its id might be another's by then.
         self.done: dict[int, tuple[object, bytes]] = {}
-        self.under_way: set[int] = set()
 
     def digest(self, value: Any) -> bytes:
-        if id(value) in self.done:
-            return self.done[id(value)][1]
-        if id(value) in self.under_way:
-            return b"itself"
-        self.under_way.add(id(value))
-        written = hashlib.sha256(f"{type(value).__module__}.{type(value).__qualname__}:".encode())
-        self._write(value, written.update)
-        self.under_way.discard(id(value))
-        self.done[id(value)] = value, written.digest()
-        return written.digest()
+        if id(value) not in self.done:
+            self.done[id(value)] = value, b"itself"  # what it is to its own parts
+            written = hashlib.sha256(f"{type(value).__module__}.{type(value).__qualname__}:".encode())
+            self._write(value, written.update)
+            self.done[id(value)] = value, written.digest()
+        return self.done[id(value)][1]
 
     def _write(self, value: Any, take: Callable[[Any], object]) -> None:
         """Write a value so that different ones are written differently, parts within brackets."""
