@@ -8,17 +8,18 @@ import torch
 from sklearn.datasets import load_digits
 from test_exact import batch, leak
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, multi_margin_loss
 
 from conftest import relu_network
 from one_update import after_steps, off, read, update
+from remanence.updates.captured import Captured
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import belonging
 from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import Proposal, reconstruct
 from remanence.updates.dense.proofs import Proof, verify, verify_rows
 from remanence.updates.dense.reader import Own, _joined
-from remanence.updates.inspection import open_update
+from remanence.updates.inspection import _released, open_update
 from remanence.updates.inspection import read as read_whole
 from remanence.updates.rounding import Rounding
 
@@ -249,6 +250,24 @@ def test_labels_that_were_mixed_are_left_open(classes, dtype):
         claimed = proof.proposal[proof.proven]
         assert (claimed.labels == -1).all()
         assert not len(claimed) or torch.cdist(claimed.inputs, inputs).amin(1).max() < 1e-3
+
+
+@pytest.mark.parametrize("loss", [
+    multi_margin_loss, lambda said, y: (said.amax(1) - said.gather(1, y[:, None])[:, 0]).mean()
+])  # fmt: skip
+def test_the_mean_of_records_with_one_loss_vector_is_no_record(loss):
+    """Of a hinge, all records of a class may have the same: rows of neurons that some share are multiples then."""
+    claimed = looked_like = 0
+    for seed in range(4):
+        network = relu_network(40, (150, 400)[seed % 2], 7, dtype=torch.float32, seed=seed)
+        inputs, labels = batch(4 + 4 * (seed // 2), 40, 7, seed)
+        one = open_update(network, update(network, inputs.float(), labels, loss=loss), Declared())
+        game = Captured(*_released(one, 64))
+        guess = game.mechanism.reader.reconstruct(game.gradients, game.mechanism, seed=0, longest=64)
+        (proof,), (before,) = game.proofs(guess, game.gradients), read_whole(one)
+        assert off(proof.proposal.inputs[proof.proven], inputs).amin(1).lt(1e-3).all()
+        claimed, looked_like = claimed + proof.count, looked_like + before.count
+    assert 0 < claimed < looked_like
 
 
 def test_rows_from_which_small_numbers_were_left_out_prove_no_record():

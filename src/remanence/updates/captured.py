@@ -23,7 +23,9 @@ from remanence.results.outcome import Outcome
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
 from remanence.updates.dense.layers import LARGE
-from remanence.updates.shared_gradient import Proven, SharedGradient
+from remanence.updates.dense.proofs import Proof, unmixed
+from remanence.updates.dense.reader import DenseReader
+from remanence.updates.shared_gradient import Proven, SharedGradient, each
 
 Reconstruct = Callable[[Gradient], Reconstruction]
 
@@ -138,7 +140,15 @@ class Captured(AnyGame[SharedGradient]):
     def proofs(self, guess: Reconstruction, gradients: Gradient) -> Sequence[Proven]:
         """The proof for each update from its proposed records; empty if the update is disturbed."""
         reader = self.mechanism.reader
-        return reader.proofs(guess, gradients, self.mechanism, claims=self.disturbed is None)
+        found = reader.proofs(guess, gradients, self.mechanism, claims=self.disturbed is None)
+        if not isinstance(reader, DenseReader):
+            return found
+        head, rounding = reader.head.to(guess.records.labels.device), self.mechanism.sent.rounding
+        return [
+            unmixed(head, head.layers_of(one), proof, rounding)
+            for proof, one in zip(found, each(gradients), strict=True)
+            if isinstance(proof, Proof)
+        ]
 
     def _sizes(self, proofs: Sequence[Proven]) -> Sequence[int | None]:
         """How many samples are behind each update; None for all if one is unknown."""

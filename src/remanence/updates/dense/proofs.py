@@ -533,9 +533,10 @@ def verify_rows(
 ) -> tuple[Proposal, Tensor]:
     """Records whose inputs have several rows of the first layer to themselves, and how far they may be off.
 
-    Such a row is the input times the row's bias, number by number, whatever the loss, the steps and the shares were. A
-    mixture of several records would have to keep its proportions in every one of these rows. After one step these
-    neurons must balance too: rows from which a filter took the same small numbers are parallel. Labels are left open.
+    Such a row is the input times the row's bias, whatever the loss, the steps and the shares were. A mixture of several
+    records would have to keep its proportions in all of these rows, as it does where their loss vectors are the same
+    (`unmixed`). After one step these neurons must balance too: rows from which a filter took the same small numbers are
+    parallel. Labels are left open.
     """
     weight, bias = layers[0]
     proven = torch.zeros(len(proposal), dtype=torch.bool, device=weight.device)
@@ -564,6 +565,31 @@ def verify_rows(
         errors[index] = error
     open_labels = torch.full_like(proposal.labels, -1)
     return Proposal(proposal.inputs, open_labels, proposal.shares)[proven], errors[proven]
+
+
+def unmixed(head: DenseHead, layers: Sequence[Layer], proof: Proof, rounding: Rounding) -> Proof:
+    """The proof without records that rows alone prove, if other neurons have the same loss vector in their columns.
+
+    A loss whose derivative takes few values (hinge, absolute error) gives many records of a class one loss vector. Rows
+    of neurons that two of them share are then multiples of one another, and their mean looks like one record. Neurons
+    that only one of the two activates give it away: their columns are parallel to these, their rows are not.
+    """
+    (weight, bias), proven = layers[0], proof.proven.clone()
+    if proof.explains_all or bias is None or head.classes < 3 or len(layers) == 1:
+        return proof
+    columns, relative, absolute = layers[1][0], rounding.relative, rounding.absolute
+    size, long = weight.norm(dim=1).clamp(min=1e-300), columns.norm(dim=0).clamp(min=1e-300)
+    allowed = ROUNDINGS * (relative + absolute * len(columns) ** 0.5 / long)
+    for index in (proven & (proof.proposal.labels < 0)).nonzero().squeeze(1):
+        x = proof.proposal.inputs[index]
+        off = (weight - bias[:, None] * x).norm(dim=1) / size
+        close = 2 * ROUNDINGS * (relative + absolute * len(x) ** 0.5 * (1 + x.abs().max()) / size)
+        largest = (long * (off <= close)).argmax()
+        unit = columns[:, largest] / long[largest]
+        turned = (columns - unit[:, None] * (unit @ columns)).norm(dim=0) / long
+        others = (turned <= 2 * allowed) & (allowed < 1 / STANDS_OUT) & (off > STANDS_OUT * close)
+        proven[index] = others.sum() < 2
+    return replace(proof, proven=proven)
 
 
 def independent_numbers(layers: Sequence[Layer]) -> int:
