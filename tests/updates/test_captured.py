@@ -58,7 +58,7 @@ def audited():
 def saved(tensors, path):
     path = Path(path)
     if path.suffix == ".npz":
-        np.savez(path, *[value.numpy() for value in tensors.values()])  # without names, as Flower's users do
+        np.savez(path, *map(np.asarray, tensors.values()))  # without names, as Flower's users do
     elif path.suffix == ".pt":
         torch.save(tensors, path)
     else:
@@ -75,8 +75,14 @@ WAYS = {  # of sending one step at a rate of 0.05: the tensors, their file, opti
     "with a rate": (
         lambda w, g: {n: (w[n] - 0.05 * g[n]) - w[n] for n in g}, "sent.pt", ["--learning-rate", "0.05"], ""
     ),
+    "old minus new, with a rate": (
+        lambda w, g: {n: w[n] - (w[n] - 0.05 * g[n]) for n in g}, "sent.pt", ["--learning-rate", "0.05"], ""
+    ),
     "weights as update": (lambda w, g: {n: w[n] - 0.05 * g[n] for n in g}, "sent.pt", [], "holds weights, not an"),
     "weights after": (lambda w, g: {n: w[n] - 0.05 * g[n] for n in g}, "sent.safetensors", ROUND, ""),
+    "big-endian": (
+        lambda w, g: {n: v.numpy().astype(">f4") for n, v in g.items()}, "sent.npz", [], ""
+    ),
     "without names": (
         lambda w, g: {n: w[n] - 0.05 * g[n] for n in w}, "sent.npz",
         ["--before", "before.npz", "--after", "sent.npz"], "",
@@ -94,7 +100,7 @@ def test_an_update_gives_its_batch_away_however_it_is_sent(ask, way):
     code, told = ask("dense", *options, "--max-success", "0.99")
     assert code == 1, "a proven record is a fact, whatever the limit"
     assert all(phrase in told for phrase in ("EXPOSED", "Leak map", "6 of 6 records are proven", said))
-    assert ("its sign was flipped" in told) == (way == "difference")
+    assert ("its sign was flipped" in told) == (way in ("difference", "old minus new, with a rate"))
     result = AuditResult.load("out")
     assert (result.strongest.main.successes, result.strongest.main.trials) == (6, 6)
     assert result.strongest.control.successes == 0
@@ -137,6 +143,20 @@ def test_the_command_reads_batches_and_updates_of_one_output(ask):
     assert "update-one-output" in Path("out/audit.json").read_text()
 
 
+def test_more_records_than_declared_and_an_update_that_stays_open_are_called_that(ask):
+    inputs, labels = batch(300, 36, 7, 0)
+    for name, count in (("smooth", 6), ("crowd", 300)):
+        sent = update(networks.dense(), inputs[:count].float(), labels[:count], label_smoothing=0.1)
+        torch.save(sent, f"{name}.pt")
+    code, told = ask("dense", "--gradient", "smooth.pt", "--batch-size", "2")
+    assert code == 1
+    assert "The batch size is larger than the declared 2." in told
+    assert "dense-open" not in Path("out/audit.json").read_text()
+    code, told = ask("dense", "--gradient", "crowd.pt", "--local-steps", "3", "--learning-rate", "0.1")
+    assert code == 3
+    assert "dense-open" in Path("out/audit.json").read_text()
+
+
 @pytest.mark.parametrize("change", [lambda value: value + 0.05, lambda value: value * 1.01])
 def test_an_update_of_other_weights_is_refused_and_gets_no_verdict(ask, change):
     weights = torch.load("dense.weights.pt", weights_only=True)
@@ -171,6 +191,13 @@ def of(network, file, *options):
     (of("dense", "conv.safetensors"), "missing 1.bias, 1.weight"),
     (of("dense", "absent.pt"), "no such file"),
     (of("dense", "dense.pt", "--learning-rate", "0"), "learning_rate"),
+    (of("dense", "dense.pt", "--learning-rate", "1e-300"), "too large to compute with"),
+    (of("dense", "dense.pt", "--input-shape", "99999,99999"), "at most 268,435,456 numbers"),
+    (of("unshifted", "dense.pt"), "bias of layer '1' is not in the update"),
+    (of("picky", "dense.pt", "--input-shape", "35"), "assertionerror: 36 numbers are needed"),
+    (["dense", "--batch", "batch.npz", "--local-steps", "3"], "several steps cannot be recomputed"),
+    (["dense", "--batch", "batch.npz", "--local-steps", "9", "--learning-rate", "1e30"], "training does not diverge"),
+    (["dense", "--batch", "batch.npz", "--noise-multiplier", "1", "--batch-size", "6"], "computed without noise"),
     (of("dense", "dense.pt", "--longest", "0"), "longest"),
     (of("dense", networks.__file__), "cannot be read"),
     (["dense", "--batch", networks.__file__], "file is not a zip file"),

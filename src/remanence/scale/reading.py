@@ -162,9 +162,10 @@ def read_arrays(path: Path, names: tuple[str, ...] | None = None, most: int = GI
         if not is_whole_array(content):
             raise UnusableFileError(f"{name} is not an array of numbers, or not all of it is there")
     found = {name: np.load(BytesIO(content)) for name, content in packed.items()}
-    if strange := [name for name, array in found.items() if array.dtype.kind not in "biuf"]:
-        raise UnusableFileError(f"{strange[0]} is not an array of numbers")
-    return found
+    for name, array in found.items():
+        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+            raise UnusableFileError(f"{name} is not an array of numbers, or has more than 64 bits for each")
+    return {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in found.items()}
 
 
 def is_whole_array(content: bytes) -> bool:

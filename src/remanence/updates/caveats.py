@@ -36,6 +36,15 @@ UPDATE_OTHER_LOSS = Caveat(
     "still be recoverable.",
     "Audit the same batch with cross-entropy: the leak of the first layer does not depend on the loss.",
 )
+DENSE_OPEN = Caveat(
+    "dense-open",
+    "a network ends in dense layers, and no record was proven.",
+    "Records may still be recoverable. Batches that are large for the first layer keep an update from being "
+    "recomputed, as do several steps, and behind GELU, SiLU, tanh and leaky ReLU also class weights, smoothed labels "
+    "and equal records. They hide no record from other attacks. If several steps or Adam were declared, nothing tests "
+    "whether the update belongs to these weights.",
+    "Audit the update of one plain step on a smaller batch: a larger one gives away part of the same.",
+)
 PATCHES_OPEN = Caveat(
     "patches-open",
     "a network reads pictures in patches, and no picture was proven.",

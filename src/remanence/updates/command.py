@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from math import prod
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,8 @@ from remanence.cli.playing import Judged, OnDevice, compute_device, console, def
 from remanence.cli.playing import policy as limit
 from remanence.core.checks import exactly_one
 from remanence.core.exceptions import InputError
+
+_MOST_NUMBERS = 2**28  # of one input
 
 
 @options("What left the client, or is about to")
@@ -144,10 +147,10 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
         shape = None if text is None else tuple(int(part) for part in text.split(","))
     except ValueError:
         shape = ()
-    if shape is not None and not (shape and all(size > 0 for size in shape)):
+    if shape is not None and not (shape and min(shape) > 0 and prod(shape) <= _MOST_NUMBERS):
         raise InputError(
             "The shape of an input cannot be read.",
-            needs="comma-separated whole numbers",
+            needs=f"comma-separated whole numbers, of an input of at most {_MOST_NUMBERS:,} numbers",
             got=str(text),
             hint="--input-shape 3,32,32",
         )

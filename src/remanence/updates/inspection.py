@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from remanence.auditing import AuditResult, audit
 from remanence.bounds import gaussian
+from remanence.core.checks import brief
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
@@ -48,7 +49,7 @@ _WHY_NOT = (
     caveats.UPDATE_ONE_OUTPUT, caveats.PATCHES_OPEN, caveats.TEXTS_OPEN,
 )  # fmt: skip
 _DOUBLE = 1e-10  # precisions below are double's
-_TURNED = "{} goes against the gradient, as new weights minus old ones do: its sign was flipped."
+_TURNED = "{} points the opposite way to a gradient, or with a learning rate to new minus old: its sign was flipped."
 
 
 @final
@@ -70,7 +71,7 @@ class Subject:
     @property
     def is_noised(self) -> bool:
         """Whether nothing can be recomputed, because the client added noise."""
-        return self.declared.noise is not None and self.batch is None
+        return self.declared.noise is not None
 
     @property
     def sent(self) -> Sent:
@@ -84,11 +85,24 @@ class Subject:
         )
 
 
+def recognised(model: nn.Module, shape: tuple[int, ...] | None) -> Reader:
+    """The reader of a network; what else its own code raises is about the inputs that it was tried with."""
+    try:
+        return recognise(model, shape)
+    except (AssertionError, LookupError) as error:
+        raise InputError(
+            "The network cannot read the inputs that it was tried with.",
+            needs="a network that computes logits from one tensor",
+            got=f"{type(error).__name__}: {brief(error)}",
+            hint="the shape of one input, for example --input-shape 3,32,32",
+        ) from None
+
+
 def open_update(
     model: nn.Module, tensors: Mapping[str, Tensor], declared: Declared, *, is_after: bool = False
 ) -> Subject:
     """One update by name, or the weights `is_after` a round, tested against the declaration; `MisfitError` if not."""
-    reader = recognise(model, declared.input_shape)
+    reader = recognised(model, declared.input_shape)
     update = opened(model, tensors, declared, is_after=is_after)
     return Subject(model, reader, [belongs(reader, model, update, declared)], declared)
 
@@ -111,7 +125,7 @@ def audit_files(
     if batch is not None:
         own = read_batch(batch, next((value.dtype for value in model.parameters()), torch.float32))
         declared = replace(declared, input_shape=tuple(own.features.shape[1:]))
-    reader = recognise(model, declared.input_shape)
+    reader = recognised(model, declared.input_shape)
     if own is not None:
         found = [own_update(model, reader, own, declared)]
     else:
@@ -150,7 +164,7 @@ def inspect(
 
 
 def read(subject: Subject) -> list[Proven]:
-    """The proofs for each update, without a control: for guards that withhold updates."""
+    """The proofs for each update, without a control: for guards, which withhold what may be a mean of records too."""
     mechanism, gradients = _released(subject, 64)
     guess = mechanism.reader.reconstruct(gradients, mechanism, seed=0, longest=64)
     return list(mechanism.reader.proofs(guess, gradients, mechanism, claims=not subject.is_noised))
@@ -225,7 +239,8 @@ def _explained(subject: Subject, result: AuditResult) -> AuditResult:
 def _told(entry: Evidence, subject: Subject) -> Evidence:
     """Evidence without the caveats that its proven records refute, and with those that they raise."""
     if not entry.proven:
-        return entry
+        is_open = isinstance(subject.reader, DenseReader) and not subject.is_noised
+        return replace(entry, caveats=(*entry.caveats, *[caveats.DENSE_OPEN] * is_open))
     kept = [caveat for caveat in entry.caveats if caveat.id not in {one.id for one in _WHY_NOT}]
     if isinstance(subject.reader, DenseReader):
         kept.append(caveats.NEAR_TWINS)

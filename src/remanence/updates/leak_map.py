@@ -155,11 +155,11 @@ def proven_sentence(result: AuditResult, declared: int | None) -> str:
             f"{proven} of {size} records are proven by recomputing the update, and so is their number. "
             f"Equal records count once: a batch that has each twice sends the same."
         )
-    if declared:
-        return (
-            f"{proven} of {declared} records (declared) are proven by recomputing their part of the update."
-        )
-    return f"Proven by recomputing their part of the update: {proven}. The batch size is unknown."
+    told = f"{proven} of {declared} records (declared) are proven by recomputing their part of the update."
+    if declared and proven <= declared:
+        return told
+    size = f"larger than the declared {declared}" if declared else "unknown"
+    return f"Proven by recomputing their part of the update: {proven}. The batch size is {size}."
 
 
 def leak_table(leaks: Sequence[Mapping[str, Any]]) -> Table:

@@ -41,6 +41,7 @@ from remanence.updates.watching import logits_of, loss_of
 _WRAPPERS = ("module.", "_orig_mod.")  # prefixes that DataParallel, DDP and torch.compile add to names
 _COMPUTED_WITH = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FEW = 4096  # numbers that are looked at first
+_MOST = 1e100  # a number of an update: its square is finite in double precision
 _HOLDS_WEIGHTS = "{} holds weights, not an update: the network's own were subtracted."
 
 
@@ -303,16 +304,27 @@ def opened(
     gradient = check_gradient(model, held, source)
     if rate is None:
         rounding = rounding_of_difference(weights) if is_after else rounding_of(gradient)
-        return Update(gradient, rounding, source, notes, scale_is_known=not is_after, sign_is_known=is_after)
+        return _usable(Update(gradient, rounding, source, notes, scale_is_known=not is_after))
     signed = rate if is_after else -rate
     gradient = {name: widened(value) / signed for name, value in gradient.items()}
-    rounding = rounding_of_difference(weights).times(1 / rate)
-    return Update(gradient, rounding, source, notes, sign_is_known=True)
+    return _usable(Update(gradient, rounding_of_difference(weights).times(1 / rate), source, notes))
+
+
+def _usable(update: Update) -> Update:
+    """The same, if its numbers can be squared: they were divided by a learning rate, or a training diverged."""
+    if not all(largest(value) < _MOST for value in update.gradient.values() if value.numel()):
+        raise InputError(
+            f"The numbers of this update are too large to compute with: {update.source}.",
+            needs=f"numbers below {_MOST:g}, after division by the learning rate",
+            got="larger ones, or some that are not finite",
+            hint="the learning rate that the client used, at which its training does not diverge",
+        )
+    return update
 
 
 def belongs(reader: Reader, model: nn.Module, update: Update, declared: Declared) -> Update:
     """The update without its weight decay, if it can belong to this network at these weights; `MisfitError` if not."""
-    _check_declared(reader, declared)
+    _check_declared(reader, declared, update.gradient)
     if isinstance(reader, DenseReader):
         return _belongs(reader.head, model, update, declared)
     training = declared.training
@@ -361,9 +373,9 @@ def _without(model: nn.Module, update: Update, decay: float) -> dict[str, Tensor
 
 def own_update(model: nn.Module, reader: Reader, batch: Records, declared: Declared) -> Update:
     """The update of the owner's own batch; a language model's texts are their own labels."""
-    _check_declared(reader, declared)
     training = declared.training
     named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    _check_declared(reader, declared, named, is_own=True)
     inputs = batch.features.long() if isinstance(reader, TokenReader) else batch.features
 
     def slopes(weights: Parameters) -> Parameters:
@@ -373,7 +385,7 @@ def own_update(model: nn.Module, reader: Reader, batch: Records, declared: Decla
     rounding = rounding_of({name: value.detach() for name, value in named.items()})
     if not training.is_plain:
         rounding = rounding_of_difference(weights).times(1 / (training.learning_rate or 1.0))
-    return Update(training.along(named, slopes), rounding, sign_is_known=True)
+    return _usable(Update(training.along(named, slopes), rounding, "your own batch", sign_is_known=True))
 
 
 def _own_loss(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
@@ -400,25 +412,42 @@ def _own_loss(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labe
     return loss_of(said, wanted)
 
 
-def _check_declared(reader: Reader, declared: Declared) -> None:
-    """Refuse steps that cannot be recomputed, and noise that cannot be tested."""
-    training = declared.training
-    if isinstance(reader, DenseReader):
-        return
-    if declared.noise is not None:
+def _check_declared(
+    reader: Reader, declared: Declared, trained: Mapping[str, Tensor], *, is_own: bool = False
+) -> None:
+    """Refuse frozen biases, steps that cannot be recomputed, and noise that cannot be tested or is not there."""
+    training, head = declared.training, reader.head if isinstance(reader, DenseReader) else None
+    if declared.noise is not None and (is_own or head is None):
         raise InputError(
             "Declared noise cannot be tested here, so its ceiling would rest on nothing.",
-            needs="a network that ends in dense layers, whose neurons balance but for the noise",
-            got=f"a network that reads {reader.many}",
+            needs="an update that was sent, of a network that ends in dense layers: neurons balance but for the noise",
+            got="a batch, whose update is computed without noise"
+            if is_own
+            else f"a network that reads {reader.many}",
             hint="remanence bound, for noise that you trust to be there",
         )
-    reader.check(training, ())
-    if not training.is_plain and training.learning_rate is None:
+    if head is None:
+        reader.check(training, ())
+    else:
+        _check_biases(head, trained)
+    if not training.is_plain and training.learning_rate is None and (is_own or head is None):
         raise InputError(
             "Several steps cannot be recomputed.",
             needs="the client's learning rate",
             got=f"{training.steps} steps of {training.optimizer}",
             hint="--learning-rate 0.01",
+        )
+
+
+def _check_biases(head: DenseHead, trained: Mapping[str, Tensor]) -> None:
+    biased = [name for name, bias in zip(head.names, head.biases, strict=True) if bias is not None]
+    frozen = [name for name in biased if f"{name}.bias".removeprefix(".") not in trained]
+    if frozen:
+        raise InputError(
+            f"The bias of layer {frozen[0]!r} is not in the update.",
+            needs="the gradient of every bias of the dense layers: inputs are read off it",
+            got="a bias that is frozen, or made of other parameters",
+            hint="the same network with that bias trained: it gives away at least as much",
         )
 
 
