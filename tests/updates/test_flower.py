@@ -89,6 +89,51 @@ def test_only_what_was_read_whole_as_declared_passes(sent):
     assert sent(noised, before, dp).state is dp, "noise that was declared, and is there"
 
 
+def with_buffers():
+    first = torch.nn.Unflatten(1, (40, 1)), torch.nn.BatchNorm1d(40), torch.nn.Flatten()
+    return torch.nn.Sequential(*first, *relu_network(40, 24, 7, seed=0)).double()
+
+
+def partly_frozen():
+    network = relu_network(40, 150, 24, 7, seed=0)
+    network[0].requires_grad_(False)
+    return network
+
+
+def tied():
+    network = relu_network(40, 40, 40, 24, 7, seed=0)
+    network[2].weight = network[0].weight
+    return network
+
+
+@pytest.mark.parametrize(("make", "changed", "why"), [
+    (tied, "2.weight", "not trained and not read"),
+    (lambda: relu_network(40, 24, 7, seed=0), "more", "not the network"),
+    (with_buffers, "1.running_mean", "not trained and not read"),
+    (partly_frozen, "0.weight", "not trained and not read"),
+])  # fmt: skip
+@pytest.mark.parametrize("count", [0, 800])
+def test_an_update_that_moves_what_is_not_trained_is_withheld(make, changed, why, count):
+    before, after = one_step(make().eval(), count) if count else [make().state_dict()] * 2
+    record = {changed: batch(1, 40, 7, 0)[0][0]}
+    if changed.endswith("weight"):
+        record = {changed: before[changed] + record[changed]}
+    assert reason_to_withhold(make(), before, after, ONE_STEP) is None or make is partly_frozen
+    assert why in reason_to_withhold(make(), before, {**after, **record}, ONE_STEP)
+    allowed = reason_to_withhold(make(), before, {**after, **record}, ONE_STEP, allow_untested=True)
+    assert (allowed is None) == (changed == "1.running_mean")
+
+
+def test_a_step_up_the_gradient_is_read_and_whatever_is_no_tensor_is_withheld():
+    network = relu_network(40, 150, 7, seed=0)
+    before, after = one_step(network, 6)
+    make = relu_network(40, 150, 7)
+    up = {name: 2 * before[name] - value for name, value in after.items()}
+    assert reason_to_withhold(make, before, up, ONE_STEP) == "6 samples can be read off it"
+    for value in (None, 3, after["0.bias"].to_sparse(), after["0.bias"].to("meta")):
+        assert reason_to_withhold(make, before, after | {"0.bias": value}, ONE_STEP)
+
+
 def test_what_cannot_be_tested_is_withheld_unless_that_is_allowed(sent):
     def make():
         return torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.GELU(), torch.nn.Linear(24, 7)).double()

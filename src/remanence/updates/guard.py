@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from remanence.core.exceptions import InputError, RemanenceError
 from remanence.updates.declared import Declared
 from remanence.updates.dense.reader import DenseReader
-from remanence.updates.inspection import open_update, read
-from remanence.updates.opening import recognise
+from remanence.updates.inspection import open_update, read, recognised
 
 
 def reason_to_withhold(
@@ -29,22 +28,30 @@ def reason_to_withhold(
     """Why a client's new weights must not be sent or used; None if they were read completely and expose no one.
 
     `before` are the weights that the client received, `declared` its declared training. An update that contradicts the
-    declaration or cannot be read is withheld. So is an update of a network for which the declaration cannot be tested
-    (GELU, SiLU or tanh, patches, texts), unless you `allow_untested` ones. An update with the declared noise passes.
+    declaration or cannot be read is withheld, and so is one that moves frozen weights. Unless you `allow_untested`
+    ones, so is an update of a network for which the declaration cannot be tested (GELU, SiLU or tanh, patches, texts),
+    and one that moves buffers, such as batch normalisation's. An update with the declared noise passes.
     """
     try:
         model.load_state_dict(dict(before))
         model.eval()
-        trained = {name: after[name] for name, value in model.named_parameters() if value.requires_grad}
+        own = {id(value): name for name, value in model.named_parameters() if value.requires_grad}
+        every = model.named_parameters(remove_duplicate=False)  # a tied weight has several names
+        trained = {name: after[own[id(value)]] for name, value in every if id(value) in own}
+        free = dict(model.named_buffers()).keys() if allow_untested else ()
+        for name, value in after.items():
+            due = trained[name] if name in trained else before[name]
+            if value is not due and name not in free and not torch.equal(value, due.to(value)):
+                return f"{name} changed, which is not trained and not read"
         if all(torch.equal(value, before[name].to(value)) for name, value in trained.items()):
             return None
-        subject = open_update(model, trained, declared, is_after=True)
+        subject = open_update(model, {name: after[name] for name in own.values()}, declared, is_after=True)
         if subject.is_noised:
             return None
         (proof,) = read(subject)
     except KeyError as error:
-        return f"it lacks {error}"
-    except (RemanenceError, RuntimeError) as error:
+        return f"{error} is missing, or is not the network's"
+    except Exception as error:  # noqa: BLE001  # whatever it is, the update was not read
         return (str(error).splitlines() or ["it cannot be read"])[0]
     reader = subject.reader
     if proof.count:
@@ -76,7 +83,7 @@ class GradientGuard:
 
     def __init__(self, model: nn.Module, example: Tensor | None = None) -> None:
         self._declared = Declared(input_shape=None if example is None else tuple(example.shape[1:]))
-        recognise(model, self._declared.input_shape)  # a network that can never be read is refused now
+        recognised(model, self._declared.input_shape)  # a network that can never be read is refused now
         self.model = model
         self.gradients = self.withheld = self.proven = 0
 
@@ -100,10 +107,9 @@ class GradientGuard:
     def _proven(self, gradient: dict[str, Tensor]) -> int | None:
         """How many records the gradient proves; None if it cannot be read."""
         try:
-            subject = open_update(self.model, gradient, self._declared)
-        except RemanenceError:
+            return sum(proof.count for proof in read(open_update(self.model, gradient, self._declared)))
+        except (RemanenceError, RuntimeError):
             return None
-        return sum(proof.count for proof in read(subject))
 
     def withhold(self) -> bool:
         """Drop all gradients if they must not be sent; returns whether it did."""

@@ -46,12 +46,20 @@ class ExposureGuard(DXOFilter):
     incoming updates. Silence is not protection: the guard runs the exact attack, and there are others.
     """
 
-    def __init__(self, model: str, learning_rate: float, *, local_steps: int, withhold: bool = False) -> None:
+    def __init__(
+        self,
+        model: str,
+        learning_rate: float,
+        *,
+        local_steps: int,
+        withhold: bool = False,
+        allow_untested: bool = False,
+    ) -> None:
         kinds = [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF]
         super().__init__(supported_data_kinds=kinds, data_kinds_to_filter=kinds)
         # NVFLARE writes a filter's arguments into the job by the names of its attributes.
         self.model, self.learning_rate, self.local_steps = model, learning_rate, local_steps
-        self.withhold = withhold
+        self.withhold, self.allow_untested = withhold, allow_untested
         self.declared = Declared(LocalTraining(local_steps, learning_rate))
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
@@ -64,10 +72,8 @@ class ExposureGuard(DXOFilter):
                 sent = {
                     name: before[name] + value if name in before else value for name, value in sent.items()
                 }
-            unknown = sent.keys() - before.keys()
-            why = f"it holds {len(unknown)} arrays that are not the network's" if unknown else None
-            network = load_network(self.model)
-            why = why or reason_to_withhold(network, before, {**before, **sent}, self.declared)
+            network, state, allowed = load_network(self.model), {**before, **sent}, self.allow_untested
+            why = reason_to_withhold(network, before, state, self.declared, allow_untested=allowed)
         self.log_info(fl_ctx, f"remanence: {why or 'no record can be read off this update'}")
         if why is not None and self.withhold:
             raise InputError(
