@@ -6,6 +6,7 @@ import itertools
 import math
 import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import mpmath
 import numpy as np
@@ -79,15 +80,12 @@ def test_every_point_of_the_profile_bounds_the_gaussian_mechanism_and_the_best_p
 
 
 def test_a_profile_may_be_an_accountants_object():
-    class LossDistribution:
-        def get_delta_for_epsilon(self, epsilon: float) -> float:
-            return math.exp(gaussian_log_delta_ends(epsilon, shift=1.0)[1])
-
-    class Accountant:
-        def get_delta(self, target_epsilon: float) -> float:
-            return math.exp(gaussian_log_delta_ends(target_epsilon, shift=1.0)[1])
-
-    values = [bounds.profile(0.1, delta_at=source).success for source in (LossDistribution(), Accountant())]
+    names = "get_delta_for_epsilon", "get_delta"
+    sources = [
+        SimpleNamespace(**{name: lambda e: math.exp(gaussian_log_delta_ends(e, shift=1.0)[1])})
+        for name in names
+    ]
+    values = [bounds.profile(0.1, delta_at=source).success for source in sources]
     assert values[0] == values[1] == pytest.approx(0.38914, abs=1e-3)
 
 
@@ -209,12 +207,13 @@ def test_what_has_no_meaning_is_refused_with_needs_got_try(attempt):
     assert caught.value.hint
 
 
-WRONG_VALUES = ("1.1", None, [1.0, 2.0], [], {}, math.nan, True, 1j, -1, object())
+WRONG_VALUES = ("1.1", None, [1.0, 2.0], [], {}, math.nan, True, 1j, -1, object(), [[0.1], [0.1, 0.2]])
 
 
 @pytest.mark.parametrize(
     "attempt",
     [
+        lambda value: bounds.dpsgd(value, noise_multiplier=1.0),
         lambda value: bounds.dpsgd(0.1, noise_multiplier=value or "none"),
         lambda value: bounds.dpsgd(0.1, noise_multiplier=1.0, sample_rate=value),
         lambda value: bounds.dpsgd(0.1, noise_multiplier=1.0, steps=value),
@@ -238,12 +237,6 @@ def test_a_value_that_is_not_a_number_is_refused_as_an_input(attempt):
     for value in WRONG_VALUES:
         with pytest.raises(InputError):
             attempt(value)
-
-
-@pytest.mark.parametrize("baseline", [[], "0.1", object(), {}, 1j, True, [[0.1], [0.1, 0.2]]])
-def test_a_baseline_that_is_not_a_number_is_refused_as_an_input(baseline):
-    with pytest.raises(InputError):
-        bounds.dpsgd(baseline, noise_multiplier=1.0)
 
 
 def test_the_ends_of_the_documented_range_neither_overflow_nor_pass():

@@ -58,11 +58,13 @@ def sharing_runs(canaries, seed):
     return np.linalg.solve(gram, directions @ (released - 0.5 * directions.sum(0)).T).T, truth
 
 
-@pytest.mark.parametrize(
-    ("runs", "mu"),
-    [(partial(gaussian_runs, mu, 200, 1), mu) for mu in (0.5, 1.0, 2.0)]
-    + [(partial(sharing_runs, 60, 2), 1.0)],
-)
+RUN_KINDS = [
+    *((partial(gaussian_runs, mu, 200, 1), mu) for mu in (0.5, 1.0, 2.0)),
+    (partial(sharing_runs, 60, 2), 1.0),
+]
+
+
+@pytest.mark.parametrize(("runs", "mu"), RUN_KINDS)
 @pytest.mark.parametrize("share", [0.1, 0.3, 1.0])
 def test_canaries_of_a_correct_mechanism_are_seldom_rejected(runs, mu, share):
     log_odds, truth = runs()
@@ -174,13 +176,8 @@ def test_the_recursion_is_the_linear_program_that_the_inequalities_make(claim, c
                 rows += [right]
                 limits += [slope / candidates + offset]
     for correct in (5, 7, 9):
-        best = linprog(
-            -(counts >= correct).astype(float),
-            A_ub=np.array(rows),
-            b_ub=np.array(limits),
-            A_eq=np.ones((1, guesses + 1)),
-            b_eq=[1.0],
-        )
+        all_of_it = {"A_eq": np.ones((1, guesses + 1)), "b_eq": [1.0]}
+        best = linprog(-(counts >= correct).astype(float), np.array(rows), np.array(limits), **all_of_it)
         found = GuessCount(correct, guesses, canaries, candidates).p_value(LinesCurve((claim,)))
         assert found == pytest.approx(-best.fun, rel=1e-3)
 

@@ -41,10 +41,7 @@ _DELTA = 1e-5
 _ROUNDING = 1e-4  # clipping norms that are always allowed for, so that a ceiling is the same on every machine
 _LEVEL = 1e-3  # at which a run is accused: an honest one less than once in a thousand
 _SEARCHED = 0.05  # level of the limits on noise, μ and ε
-_LEAST_SCALE, _MOST_SCALE = (
-    2.0**-10,
-    2.0**6,
-)  # of the claim's noise: a smaller leak is not distinguished from none
+_LEAST_SCALE, _MOST_SCALE = 2.0**-10, 2.0**6  # of the claim's noise: a smaller leak counts as none
 _HALVINGS = 8  # of that range of 16 octaves, to 4 % of the noise
 _LEAST_NOISE = 0.05  # twenty standard deviations between a record and none, in every step that has it
 
@@ -258,9 +255,8 @@ class OneRun(AnyGame):
     @property
     def words(self) -> Words:
         """Canaries: in or out, or one of a shortlist."""
-        picked = (
-            "it is picked out of its shortlist" if self._candidates > 1 else "the guess, in or out, is right"
-        )
+        listed = self._candidates > 1
+        picked = "it is picked out of its shortlist" if listed else "the guess, in or out, is right"
         return Words("identified", "canaries", counts=f"A canary counts if {picked}.")
 
     def caveats(self) -> Iterator[Caveat]:
@@ -289,11 +285,7 @@ class OneRun(AnyGame):
 
 
 def audit_run(
-    folder: str | Path,
-    *,
-    policy: Policy | None = None,
-    seed: int = 0,
-    target: str | None = None,
+    folder: str | Path, *, policy: Policy | None = None, seed: int = 0, target: str | None = None
 ) -> AuditResult:
     """Hold a recorded run against its accountant's claim, and guess its canaries.
 

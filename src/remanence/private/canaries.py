@@ -98,9 +98,7 @@ def crafted(
     generator = stream(seed, "crafted", "cpu")
     everything = (count * candidates, *shape)
     draws = torch.rand(everything, generator=generator).flatten(1)
-    spikes = draws < draws.min(1, keepdim=True).values.clamp(min=0.05).nextafter(
-        torch.tensor(1.0)
-    )  # at least one
+    spikes = draws <= draws.min(1, keepdim=True).values.clamp(min=0.05)  # at least one
     heights = size * torch.randn(everything, generator=generator)
     labels = torch.randint(classes, everything[:1], generator=generator)
     return _canaries(Records(heights * spikes.view(everything), labels), candidates, seed, Design.CRAFTED)

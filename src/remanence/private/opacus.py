@@ -260,9 +260,7 @@ class Steps:
             began = self._layers.before()
             if trains:
                 self._fed = self._own.now((args, kwargs), began)
-                with suppress(
-                    Exception
-                ):  # what fails here fails again when a batch is replayed, and is told then
+                with suppress(Exception):  # it fails again, and is told, when a batch is replayed
                     self.batches.mark()
 
         self._safely(note)
@@ -479,9 +477,7 @@ class _Batch:
         self.why, self.norm_why = "", ""
         self.clipping: Clipping | None = None
         self.sums: list[Tensor] | None = None
-        self.known: list[Tensor] | None = (
-            None  # the sums without the canaries, where the attack looks for them
-        )
+        self.known: list[Tensor] | None = None  # the sums without canaries, where the attack looks for them
         self.same = True  # the training's gradients of records, before clipping, are the recorder's own
         self.last: Pass | None = None
         self.summed: list[Tensor] = []  # what the noise was added to
@@ -509,9 +505,7 @@ def _check(
             got=f"{type(optimizer).__module__}.{type(optimizer).__name__}",
             hint="BatchMemoryManager, which trains large batches in one process",
         )
-    needs = (
-        "the GradSampleModule or GradSampleHooks that make_private returned, with gradients of single records"
-    )
+    needs = "make_private's GradSampleModule or GradSampleHooks, with gradients of single records"
     hint = "model, optimizer, loader = privacy_engine.make_private(...)"
     instance("model", model, AbstractGradSampleHooks, needs, hint)
     one_of("seed", seed, ["os", "secret", None])

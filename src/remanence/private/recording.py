@@ -27,22 +27,14 @@ PARTS = ("sampling", "clipping", "norm", "noise", "seed", "update")  # of a step
 _COUNT, _NUMBER = {"type": "integer", "minimum": 0}, {"type": "number", "minimum": 0}
 _SEVERAL = {"type": "integer", "minimum": 1}
 _TEXT = {"type": "string"}
+_CLAIM = {"type": "array", "prefixItems": [_NUMBER, _NUMBER, _COUNT], "minItems": 3, "maxItems": 3}
 _NOTED = {"type": "object", "properties": {"count": _COUNT, "why": _TEXT}, "required": ["count", "why"]}
 _SCHEMA = {
     "type": "object",
     "properties": {
         "format": {"const": FORMAT},
         "framework": _TEXT,
-        "claimed": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "array",
-                "prefixItems": [_NUMBER, _NUMBER, _COUNT],
-                "minItems": 3,
-                "maxItems": 3,
-            },
-        },
+        "claimed": {"type": "array", "minItems": 1, "items": _CLAIM},
         "records": _SEVERAL,
         "steps": _SEVERAL,
         "tensors": {"type": "array", "minItems": 1, "items": _TEXT},
