@@ -46,6 +46,9 @@ def test_a_settings_file_holds_the_options_and_the_command_line_wins(tmp_path, r
         ('command = "tabel"\ntarget = "x"', "try:   table"),
         ('target = "x"\n[about]\nowned = "me"', "try:   owner"),
         ('target = "x"\nabout = 3', "a table of texts"),
+        ('target = "x"\naccept_unproven = "false"', "true or false, without quotes"),
+        ('target = "x"\nout = ["a", "b"]', "needs: a text or a number"),
+        ('target = "x"\nattack = ["exact", {a = 1}]', "attack cannot be used"),
     ],
 )
 def test_a_mistake_in_a_settings_file_is_named_with_what_was_meant(tmp_path, text, reason):

@@ -27,6 +27,21 @@ def test_canaries_of_one_run_give_no_rate():
     assert "The rate is" not in said
 
 
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"control": 160}, "It does as well without the records, so"),
+        ({"guess": 0.65}, "A guess does as well, so"),
+        ({"control": 145}, "That is not certainly more than without the records, so"),
+        ({"guess": 0.58}, "That is not certainly more than a guess achieves, so"),
+    ],
+)
+def test_a_rate_above_the_limit_that_does_not_decide_says_why(numbers, said):
+    result = made_up(150, 250, **numbers)
+    assert result.verdict is Verdict.UNPROVEN
+    assert said in found(result)
+
+
 # Attacks that need no network to learn, for targets on which one does by default.
 QUICK = {"digits-heads": "linear-reader", "digits-mlp": "oblivious"}
 AUDITS = [(name, QUICK.get(name)) for name in TARGETS]

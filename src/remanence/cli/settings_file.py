@@ -48,8 +48,11 @@ def arguments_from(
             found.append(_placed(value, path.parent))
             continue
         option = options[key]
-        values = value if isinstance(value, list) else [value]
+        values = value if isinstance(value, list) and option.multiple else [value]
+        for each in values:
+            instance(key, each, (str, int, float), "a text or a number", f"{key} = ..., with one value")
         if option.is_flag:
+            instance(key, value, bool, "true or false, without quotes", f"{key} = true")
             found += (option.opts if value else option.secondary_opts)[:1]
         else:
             is_path = isinstance(option.type, click.Path)

@@ -188,9 +188,12 @@ def _undecided(result: AuditResult, best: Evidence) -> list[str]:
     """Why a rate above the limit does not make it EXPOSED."""
     if result.verdict is not Verdict.UNPROVEN or best.main.lower <= result.policy.max_success or best.tells:
         return []
-    by_luck = best.main.lower <= best.control.upper
-    without = "It does as well without the records" if by_luck else "A guess does as well"
-    return [f"{without}, so this rate shows nothing about the release."]
+    other, same, than = best.baseline.seen, "A guess does as well", "a guess achieves"
+    if best.main.lower <= best.control.upper:
+        other, same, than = best.control.rate, "It does as well without the records", "without the records"
+    if best.main.rate > other:
+        return [f"That is not certainly more than {than}, so it shows nothing certain about the release."]
+    return [f"{same}, so this rate shows nothing about the release."]
 
 
 def _idle(result: AuditResult, best: Evidence) -> list[str]:
