@@ -231,9 +231,7 @@ class Reader(ABC):
     many: ClassVar[str]  # what its records are called
     counts: ClassVar[str] = "Records count only if the whole update can be recomputed from them."
     counts_records: ClassVar[bool] = False  # whether records are proven one by one, so that each is a trial
-    slots: ClassVar[int] = (
-        64  # the least number of records returned, so that those of all units have one shape
-    )
+    slots: ClassVar[int] = 64  # the least number of records returned: those of all units have one shape
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:  # noqa: B027  # only recomputation decides
         """Raise `MisfitError` if an update was not made from these weights."""

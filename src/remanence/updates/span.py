@@ -24,10 +24,7 @@ _LEAST_NOISE = 0.5  # the bound on the largest singular value of such errors is 
 _OWN = 4.0  # units in the last place of the largest singular value, by which all of them are off as computed here
 _CLEAR = 100.0  # a drop that leaves no doubt
 _DROP, _FALLS = 2.0, 4.0  # by which the spectrum must fall for a rank to be seen, and to be trusted
-_LARGE, _SPARE = (
-    1024,
-    64,
-)  # the least size of a matrix that is sketched, and directions beyond those looked for
+_LARGE, _SPARE = 1024, 64  # the least size of a matrix that is sketched, and spare directions of it
 _INSIDE = 2.0  # times the rounding tolerance: vectors of the span lie below 1
 RECOMPUTED = 32.0  # rounding errors by which what enters a layer may differ from what the client computed
 

@@ -1,17 +1,15 @@
 """Does an update belong to these weights? Identities that every gradient of a ReLU network meets, whatever the batch.
 
-A ReLU neuron is homogeneous: incoming weights times their gradients equal outgoing weights times theirs. For every
-hidden neuron j,
+A ReLU neuron, leaky or not, is homogeneous: incoming weights times their gradients equal outgoing weights times theirs.
+For every hidden neuron j,
 
     Σ_i W_l[j, i] G_l[j, i] + b_l[j] G_b[j] = Σ_k W_{l+1}[k, j] G_{l+1}[k, j],
 
-and cross-entropy is invariant to a constant added to all logits, so Σ_k G_last[k, :] = 0. Neither depends
-on the batch, its size, dropout, class weights, or a factor that multiplies the update. An update that meets the first
-alone belongs to these weights, and to another loss (squares, one sigmoid for each class). Noise, another network's
-update and new weights fail them, and a weight decay λ adds λ W to the gradient, hence a term that is known up to λ:
-it is solved for and subtracted. The update of several local steps meets them approximately, less so for longer steps.
-Leaky ReLU is homogeneous too. Behind GELU, SiLU or tanh, and in a single layer, only the last layer's sums apply.
-With one logit they are trivial: its row occurs twice, with opposite signs.
+and cross-entropy is invariant to a constant added to all logits, so Σ_k G_last[k, :] = 0. Neither depends on the batch,
+dropout, class weights, or a factor. An update that meets the first alone has another loss (squares, one sigmoid for
+each class). Noise, another network's update and new weights fail them. A weight decay λ adds λ W, which is solved for
+and subtracted. Several local steps meet them approximately, less so if they are longer. Behind GELU, SiLU or tanh, and
+in a single layer, only the last layer's sums apply; with one logit they are trivial.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """A large first layer in few coordinates: those of the span in which its gradient lies.
 
-The first layer's gradient is G = Σ_m δ_m x_mᵀ. Its rows span no more dimensions than the batch has records, and every
-record lies in that span. With an orthonormal basis R of it, the layer W Rᵀ with the gradient G Rᵀ poses the same
-problem in coordinates c = R x, of which there are at most a few hundred, however many numbers an input has. One more
-coordinate holds a row's component outside the span: G's norm there, and the neuron's weight along it, so that norms,
-residuals and the balance of each neuron are preserved. If that component is mere rounding it is dropped.
-If the batch is larger than a few hundred, no such basis spans it. The coordinates are then those of rows that are
-multiples of one another, such as the rows of a sample with two exclusive neurons.
+The rows of G = Σ_m δ_m x_mᵀ span no more dimensions than the batch has records, and every record lies in that span.
+With an orthonormal basis R of it, the layer W Rᵀ with the gradient G Rᵀ poses the same problem in coordinates c = R x,
+however many numbers an input has. One more coordinate holds a row's component outside the span, so that norms,
+residuals and the balance of each neuron are preserved; mere rounding is dropped. If the batch is larger than a few
+hundred, the basis is that of rows that are multiples of one another, as those of a sample with two exclusive neurons.
 """
 
 from __future__ import annotations

@@ -184,9 +184,7 @@ class DenseHead:
     is_whole_network: bool  # nothing but flattening comes before
     activation: Activation = RELU
     numbers: int | None = None  # of an input, where `weights[0]` reads coordinates of it (see `coordinates`)
-    sign: int = (
-        1  # −1 where updates go against the gradient: then derivatives of the loss do, and no layer is copied
-    )
+    sign: int = 1  # −1 where updates go against the gradient: derivatives of the loss then do too
 
     @property
     def classes(self) -> int:

@@ -1,28 +1,20 @@
 """Exact reconstruction of a batch from its average gradient, sample by sample, with a residual that proves it.
 
-*Rows that come from a single sample.* For an exclusive neuron j of the first layer the row of the gradient is G₀[j] =
-δ_j x / M, and the column of the next layer's is G₁[:, j] = δ₁ h_j / M, with one sample's x, derivative δ and
-activation h. With a bias, x follows at once: G₀[j] / G_b₀[j]. Without one its scale t is open, but for networks
-without hidden biases the logits are linear in t, so that log(g_c / g_c') = t (f_c − f_c') gives it. Either way x
-implies δ₁ and h_j, hence the column, up to the unknown batch size M, which must come out as a whole number. Shared
-neurons fail that test.
+*Rows that come from a single sample.* An exclusive neuron j of the first layer has the gradient row G₀[j] = δ_j x / M,
+and in the next layer the column G₁[:, j] = δ₁ h_j / M. With a bias, x = G₀[j] / G_b₀[j]. Without hidden biases the
+logits are linear in its scale t, so that log(g_c / g_c') = t (f_c − f_c') gives it. Either way x implies δ₁ and h_j,
+hence the column up to the batch size M, which must come out as a whole number. Shared neurons fail that test.
+(Pan et al. 2022, §5, fix the scale at 2/3 of its range; see `remanence_papers.gradients.printed`.)
 
-(Pan et al. 2022, §5, take ratios of the last layer's columns and fix the scale at 2/3 of its range; see
-`remanence_papers.gradients.printed`.)
+*Neurons that are switched off make inputs more precise.* With a bias, (G₀, G_b) = A X̃: column m of A is zero on every
+neuron that record m switches off, and row m of X̃ is (x_m, 1). If as many records are known as the gradient has
+dimensions, V spans its rows and B = G Vᵀ, one combination u_m of B's columns is zero there: A = B U, and X̃ = U⁻¹ V.
+That uses thousands of neurons instead of the few that an input was read off, and no layer behind, where one gate on the
+wrong side would move every derivative. Differences of weights, which have few digits, need this.
 
-*Neurons that are switched off make inputs more precise.* With a bias, the first layer's gradient is (G₀, G_b) = A X̃:
-column m of A is zero on every neuron that record m switches off, and row m of X̃ is (x_m, 1). Where as many records are
-known as the gradient has dimensions, V spans its rows and B = G Vᵀ, there is one combination u_m of B's columns that is
-zero on these neurons, and A = B U, hence X̃ = U⁻¹ V. That takes thousands of neurons instead of the few that an input
-was read off, and nothing of the layers behind: there, one gate that is on the wrong side because an input is a little
-off moves every derivative, and a fit of the whole network follows it. Differences of weights, which have few digits,
-need this.
-
-*Rows that are multiples of one another survive local steps, dropout and any weights.* A neuron that one sample alone
-activates has the row s · (x, 1), where s adds up whatever steps, momentum, masks, losses and weights did. Several such
-neurons have parallel rows. Nothing else of the gradient is used, so that neither the loss nor the number of steps need
-be known. Neurons that the same several samples share have parallel rows only if these samples' loss vectors are
-parallel, which `proofs` rules out or does not.
+*Rows that are multiples of one another survive local steps, dropout and any weights.* The row of a neuron that one
+sample alone activates is s · (x, 1), whatever steps, momentum, masks, losses and weights add up to s. Neurons that the
+same samples share have parallel rows only if the loss vectors are parallel, which `proofs` rules out or does not.
 """
 
 from __future__ import annotations
@@ -445,12 +437,10 @@ def reconstruct(
 ) -> Remainder:
     """Propose every sample that has an exclusive neuron in the first layer; then peel and look again.
 
-    The gradient of what was recovered is subtracted, so that neurons which the recovered samples shared with one
-    other become exclusive to that one. `precision` is the rounding error of the numbers in which the gradient was
-    computed: 1.2e-7 for float32, 2.2e-16 for float64. The scale of the gradient need not be known: clipping or a
-    learning rate multiplies every sample's share alike, class weights those of a label. What is nearly explained is
-    refined by least squares over all neurons. `start` is what another attack has recovered already; `size` is the
-    batch size, whole or not, where it need not be voted on.
+    Subtracting their gradient makes neurons exclusive that they shared with one other sample. `precision` is the
+    rounding error of the gradient's numbers: 1.2e-7 for float32. The gradient's scale need not be known: clipping or a
+    learning rate multiplies all shares alike, class weights those of a label. What is nearly explained is refined by
+    least squares over all neurons. `start` is what another attack recovered; `size` is a known batch size.
     """
     head.require_readable()
     tolerance, rows = tolerance_of(precision), layers[0][0]

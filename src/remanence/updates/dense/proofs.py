@@ -2,40 +2,27 @@
 
 An attack proposes records and their shares; its own confidence does not count. Every number of the update to which a
 record contributes is recomputed in double precision, and compared with the number sent, within a tolerance that
-propagates the rounding errors of the client's precision through the network. There are two ways to a proof:
+propagates the client's rounding errors through the network. There are two ways to a proof:
 
-- *The whole update*: all that was sent is explained, with far more equations than unknowns. Then every record whose
-  part stands out of the rounding error is proven, and their number is proven too.
-  Of a single layer, more is asked for (below).
-- *Some of its neurons*: the rest of the batch is unknown, but there are neurons of the first layer whose rows and
-  columns the proposed records explain to the last digit. A stranger must not be able to pass for that: the chance that
-  noise, or a mixture of several records, meets the same checks is bounded, and must be below one in a million.
+- *The whole update* is explained, with far more equations than unknowns. Then every record whose part stands out of the
+  rounding error is proven, and so is their number. Of a single layer, more is asked for (below).
+- *Some of its neurons*: the records explain rows and columns of the first layer to the last digit. The chance that
+  noise, or a mixture of several records, passes the same checks must be below one in a million.
 
-For mixtures: samples that share their active neurons and have parallel loss vectors look like one blended
-sample, with the sum of their shares. With two classes all loss vectors are parallel; with more, they must differ
-by much more than the tolerance. What remains as evidence then is a share that is one over a whole number, where the
-scale of the update is known.
+Samples that share their active neurons and have parallel loss vectors look like one blended sample. With two classes
+all loss vectors are parallel; with more, they must differ by much more than the tolerance. Otherwise the evidence is a
+share that is one over a whole number, at a known scale, or equal shares and neurons that other inputs would switch.
 
-A label is a separate claim. An update that goes against the gradient looks like the gradient of other labels where
-only two classes matter, as they always do with two classes: the inputs are the same, and the labels are
-left open if nothing distinguishes the two signs.
+A label is a separate claim. If only two classes matter, the opposite of an update is the gradient of other labels at
+the same inputs: labels are left open if nothing distinguishes the two signs.
 
-*One record, or several that look like one.* The gradient of one layer is G = Σ_m s_m g_m (x_m, 1)ᵀ with loss vectors g
-= softmax(W x + b) − e_y. Nothing but g says where x lies:
+*A single layer* has the gradient G = Σ_m s_m g_m (x_m, 1)ᵀ, and nothing but g = softmax(W x + b) − e_y locates x:
 
 - *Accidents*. Matrices of rank b have b (K − 1 + d + 1 − b) degrees of freedom, of which records and shares take
-  b (d + 1): the remaining b (K − 1 − b) must be met by chance. Shares that are one over the number of records count as
-  one more for each record, where the scale is known.
-- *Blends*. Records with parallel loss vectors look like a single blended record, which explains the same update. At
-  zero weights this holds for all records of a class. How much loss vectors turn from one input to another is
-  therefore measured, direction by direction, and compared with the rounding error.
-
-The residual of the update along the records, R (X, 1)⁺, is the error of the loss vectors: errors of many numbers cancel
-there, so that little is hidden even in half precision.
-
-With two classes all loss vectors are parallel, and records that activate the same neurons blend behind any number of
-layers. Narrow layers have few patterns. The evidence is then equal shares, which blends do not have, and neurons
-that other inputs would have switched.
+  b (d + 1): the remaining b (K − 1 − b) must be met by chance. The shares of a mean count as one more for each record.
+- *Blends*. At zero weights all records of a class look like one. How much loss vectors turn from one input to another
+  is therefore measured, direction by direction, and compared with their error: the residual of the update along the
+  records, R (X, 1)⁺, in which errors of many numbers cancel, so that little is hidden even in half precision.
 """
 
 from __future__ import annotations

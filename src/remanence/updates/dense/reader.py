@@ -136,9 +136,7 @@ def _joined(proof: Proof, more: Proposal, errors: Tensor) -> Proof:
     """A proof extended by further records, without duplicates."""
     distances = torch.cdist(more.inputs, proof.proposal.inputs[proof.proven])
     near = 1e-2 * more.inputs.norm(dim=1, keepdim=True)
-    twice = (
-        (torch.cdist(more.inputs, more.inputs) <= near).tril(-1).any(1)
-    )  # several groups of rows of one record
+    twice = (torch.cdist(more.inputs, more.inputs) <= near).tril(-1).any(1)  # several groups of a record
     new = (distances > near).all(1) & ~twice
     more, errors = more[new], errors[new]
     return replace(

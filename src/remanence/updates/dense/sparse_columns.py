@@ -2,14 +2,12 @@
 
 The first layer's gradient is G = A X: column m of A holds sample m's derivatives δ_m / M and is zero wherever the
 sample does not activate the neuron; row m of X is its input, and a 1 for the bias. With an orthonormal basis U of G's
-columns and K = Uᵀ G there is one invertible Q with A = U Q and X = Q⁻¹ K. Q is unknown, but the weights are known: an
-input says which neurons are on, in every layer, and its column is then a combination of as many known vectors as there
-are logits, zero wherever the first layer's neuron is off. So each sample's row t of Q⁻¹ says what its column may be,
-and all columns together give Q⁻¹ by least squares. From a random start the two are made to agree, which brings most
-samples close to the truth. What remains is a linear problem with outliers: a column must vanish on the rows whose
-neurons its input clearly switches off, which the ℓ₁-norm settles exactly. Columns that vanish on as many rows as they
-should are kept, and make the rest easier. The bias gradient fixes the scales. Only samples whose derivatives,
-recomputed from what was found, are their columns are named.
+columns and K = Uᵀ G there is one invertible Q with A = U Q and X = Q⁻¹ K. An input determines which neurons are on, so
+each row of Q⁻¹ says what its sample's column may be, up to one number for each logit; and all columns together give Q⁻¹
+by least squares. From a random start the two are made to agree, which brings most samples close to the truth. A column
+must also vanish where its input clearly switches neurons off: the ℓ₁-norm settles that exactly. Columns that vanish on
+enough rows are kept, and make the rest easier. The bias gradient fixes the scales. Samples are named only if their
+derivatives, recomputed, are their columns.
 
 (Dimitrov et al. 2024, SPEAR, draw rows until the submatrix of some has a sample that activates none, about 2^b draws.)
 """

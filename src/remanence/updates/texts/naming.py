@@ -1,11 +1,10 @@
 """Texts from the gradient of a transformer: tokens from the span of its first layer, sequences from its second.
 
-The gradient of a linear layer is Σ_t δ_t x_tᵀ over all tokens t of the batch: its rows lie in the span of what
-entered the layer. The first attention layer's input at a position depends only on the token there (and its position),
-so every token of the vocabulary can be tested. The second layer's input depends on the tokens before it, so
-that a causal sequence can be grown token by token, keeping those that stay in the span (Petrov et al. 2024, DAGER).
-Queries alone miss the first token of every sequence, which attends to nothing but itself; keys and values do not.
-The last token gets no gradient in the attention: it is a label only, and `reader.py` solves for it.
+The rows of a linear layer's gradient Σ_t δ_t x_tᵀ lie in the span of its inputs. The first attention layer's
+input depends only on the token (and its position), so every token of the vocabulary can be tested. The second's depends
+on the tokens before it too, so that causal sequences are grown token by token (Petrov et al. 2024, DAGER). Queries
+alone miss the first token of every sequence, which attends to nothing but itself; keys and values do not. The last
+token is a label only, and `reader.py` solves for it.
 """
 
 from __future__ import annotations
@@ -65,9 +64,8 @@ def tokens_in_batch(
 def rows_that_moved(text: TextModel, gradient: Mapping[str, Tensor]) -> Tensor | None:
     """Tokens whose embedding has a gradient; None if most have one, or if the matrix also makes the logits.
 
-    In such a tied matrix, rows of other tokens move as well, some by less than rounding. Otherwise, whatever the
-    optimiser and the number of steps, no other row moves, except by weight decay, a common multiple of the
-    weights in most rows.
+    Rows of other tokens move in such a tied matrix. In others they move by weight decay alone, whatever the optimiser
+    and the number of steps: by a common multiple of the weights.
     """
     rows = gradient.get(f"{text.embedding}.weight")
     if rows is None or not rows.any() or text.is_tied:
@@ -99,9 +97,8 @@ def grow_sequences(
 ) -> list[Tensor]:
     """Sequences whose positions all stay in the spans of the later layers, grown as long as possible.
 
-    Causal models only: the input at a position then depends on the tokens up to it. Sequences that cannot be grown
-    further are returned; the last token of each, which has no gradient there, is missing. A span holds no more
-    positions than it has dimensions: if many more seem to fit, it does not distinguish them, and none is returned.
+    Causal models only. Sequences that cannot be grown further are returned, without their last token. If many more
+    positions fit than a span has dimensions, it does not distinguish them, and none is returned.
     """
     read = [text.second] if text.between is None else [text.between, text.second]
     layers = [(which, text.span(which, gradient, precision)) for which in read]
