@@ -176,6 +176,8 @@ def test_a_worse_verdict_a_lost_proof_and_other_settings_are_named():
     assert lost.worse == ("the verdict", "the ceiling")
     assert "| ceiling | " in lost.markdown()
     assert "Worse: the verdict; the ceiling." in lost.markdown()
+    moved = compare(result(Verdict.UNPROVEN), replace(result(Verdict.UNPROVEN), target="another"))
+    assert ("target", "a noisy sum", "another", "differs") in moved.rows
 
 
 def test_other_tools_read_the_number_that_decided():

@@ -192,16 +192,9 @@ def calibrate(
 
         epsilon = epsilon_upper(found.segment, delta)
     if as_json:
-        document = {
-            "solved_for": found.solved_for,
-            "noise_multiplier": found.noise_multiplier,
-            "sample_rate": found.sample_rate,
-            "steps": found.steps,
-            "max_success": max_success,
-            **bound_entry("certified", found.bound),
-            "epsilon": epsilon,
-            "delta": delta,
-        }
+        names = "solved_for", "noise_multiplier", "sample_rate", "steps"
+        document = {**{name: getattr(found, name) for name in names}, "max_success": max_success}
+        document |= {**bound_entry("certified", found.bound), "epsilon": epsilon, "delta": delta}
         typer.echo(json.dumps({**document, "seconds": time.perf_counter() - started}, indent=2))
         return
     value = getattr(found, found.solved_for)

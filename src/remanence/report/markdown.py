@@ -180,6 +180,7 @@ def _settings(result: AuditResult) -> dict[str, str]:
         "package": result.environment["packages"],
     }
     return {
+        "target": result.target,
         "limit": str(result.policy.max_success),
         "caveats": ", ".join(sorted({caveat.id for caveat in words.caveats(result)})) or "none",
         "sees": model["sees"],
