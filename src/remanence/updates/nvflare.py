@@ -42,8 +42,9 @@ class ExposureGuard(DXOFilter):
     """On the task's result: check whether the update exposes a record, log it, and let it pass.
 
     `model` is path/to/file.py:factory. With `withhold` an update that exposes a record, contradicts its declaration,
-    or cannot be read is not sent: the filter fails, and the server is told so. On the server the same filter checks
-    incoming updates. Silence is not protection: the guard runs the exact attack, and there are others.
+    or cannot be read is not sent: the filter fails, and the server is told so; `allow_untested` is that of
+    `reason_to_withhold`. On the server the same filter checks incoming updates. Silence is not protection: the guard
+    runs the exact attack, and there are others.
     """
 
     def __init__(

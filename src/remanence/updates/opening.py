@@ -428,26 +428,20 @@ def _check_declared(
         )
     if head is None:
         reader.check(training, ())
-    else:
-        _check_biases(head, trained)
+    for name, bias in zip(head.names, head.biases, strict=True) if head is not None else ():
+        if bias is not None and f"{name}.bias".removeprefix(".") not in trained:
+            raise InputError(
+                f"The bias of layer {name!r} is not in the update.",
+                needs="the gradient of every bias of the dense layers: inputs are read off it",
+                got="a bias that is frozen, or made of other parameters",
+                hint="the same network with that bias trained: it gives away at least as much",
+            )
     if not training.is_plain and training.learning_rate is None and (is_own or head is None):
         raise InputError(
             "Several steps cannot be recomputed.",
             needs="the client's learning rate",
             got=f"{training.steps} steps of {training.optimizer}",
             hint="--learning-rate 0.01",
-        )
-
-
-def _check_biases(head: DenseHead, trained: Mapping[str, Tensor]) -> None:
-    biased = [name for name, bias in zip(head.names, head.biases, strict=True) if bias is not None]
-    frozen = [name for name in biased if f"{name}.bias".removeprefix(".") not in trained]
-    if frozen:
-        raise InputError(
-            f"The bias of layer {frozen[0]!r} is not in the update.",
-            needs="the gradient of every bias of the dense layers: inputs are read off it",
-            got="a bias that is frozen, or made of other parameters",
-            hint="the same network with that bias trained: it gives away at least as much",
         )
 
 
