@@ -261,6 +261,17 @@ def test_rows_without_a_label_are_no_accident():
         game_of(SelfTrainingClassifier(naive_bayes.GaussianNB()), NUMBERS, partly).fits()
 
 
+@pytest.mark.parametrize("make", [table_game, leave_one_out])
+def test_lists_are_tables_and_labels_of_several_kinds_and_numbers_that_overflow_are_refused(make):
+    model = linear.RidgeClassifier().fit(D, T > 140)
+    assert len(make(model, D.tolist(), (T > 140).tolist()).data) == len(D)
+    for odd in (None, "ill"):
+        with pytest.raises(InputError, match="The labels are"):
+            make(model, D, np.array([True, odd] * 221, dtype=object))
+    with pytest.raises(MisfitError, match="do not overflow"):
+        make(model, D * 1e300, T > 140).fits()
+
+
 def test_a_search_that_kept_no_model_holds_scores_alone():
     search = GridSearchCV(naive_bayes.GaussianNB(), {"var_smoothing": [1e-9, 0.1]}, cv=2, refit=False)
     with pytest.raises(InputError, match="Nothing that GridSearchCV holds is read here"):

@@ -324,6 +324,13 @@ class _LeftOver:
             square += gradients.T @ gradients
             rounding[:, 1:] += size * part.flat.abs().sum(0).numpy()
             rounding[:, 0] += size * len(part)
+        if not np.isfinite(square).all():
+            raise MisfitError(
+                "This model was not fitted on this table.",
+                needs="a table on which the squares of the model's own gradients do not overflow",
+                got=f"numbers of up to {float(data.flat.abs().max()):.2g}",
+                hint="the table as it was passed to fit(), in the same units",
+            )
         chosen = active.ravel()
         square = square[np.ix_(chosen, chosen)]
         square[np.diag_indices_from(square)] += (1e-13 * rounding[active]) ** 2 + 1e-300

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, final
@@ -30,15 +30,7 @@ from remanence.tables.stored import stored_rows, stored_values
 from remanence.tables.trees import bins, leaves
 
 # The surest first: if two of them give the same value, the first one counts.
-_LOOKS: tuple[Callable[[Part], list], ...] = (
-    stored_rows,
-    published,
-    stored_values,
-    bins,
-    equations,
-    leaves,
-    label_statistics,
-)
+_LOOKS = (stored_rows, published, stored_values, bins, equations, leaves, label_statistics)
 
 
 @final

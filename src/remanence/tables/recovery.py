@@ -137,16 +137,11 @@ def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.
             if gaps.sum() - gaps[row] <= common.sum() - common[row]:
                 continue
             # A gap does not change a fill value that is learned; an observed value equal to it may.
-            others = np.delete(own, row)[~np.delete(gaps, row)]
-            if step.strategy == "constant" or (len(others) and nearly_equal(_filling(step, others), fill)):
+            others, fresh = np.delete(own, row)[~np.delete(gaps, row)], clone(step)
+            again: Any = len(others) and fresh.set_params(add_indicator=False).fit(others[:, None])
+            if step.strategy == "constant" or (again and nearly_equal(again.statistics_[0], fill)):
                 found[row, column] = None
     return found
-
-
-def _filling(step: impute.SimpleImputer, values: np.ndarray) -> Any:
-    """The fill value of an imputer that learns it from these values, which have no gaps."""
-    fresh: Any = clone(step)
-    return fresh.set_params(add_indicator=False).fit(values[:, None]).statistics_[0]
 
 
 def nearly_equal(value: Any, fill: Any) -> bool:

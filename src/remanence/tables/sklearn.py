@@ -43,6 +43,7 @@ def table_game(
     require_fitted(estimator)
     if hasattr(table, "toarray"):
         numbers(table, "features")  # explains what to do with a sparse matrix
+    table = table if hasattr(table, "columns") else np.asarray(table)
     check_columns(estimator, table)
     model, labelled = final_estimator(estimator), labels is not None
     called, labels = str(getattr(labels, "name", None) or "label"), _one_label(model, labels, len(table))
@@ -52,7 +53,9 @@ def table_game(
     weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
     _require_transformable(estimator, table)
     worded = bool(classes_of(model)) or labels.dtype.kind in "OUSb"
-    label = RowColumn("label", 0, tuple(np.unique(labels).tolist()) if worded else (), 1.0, gaps=False)
+    needs, hint = "words or numbers alone, without gaps", "the labels as they were passed to fit()"
+    with refusing(TypeError, "The labels are of several kinds.", needs=needs, got=called, hint=hint):
+        label = RowColumn("label", 0, tuple(np.unique(labels).tolist()) if worded else (), 1.0, gaps=False)
     rows = Rows.read(table, names)
     whole = Part("model", estimator, table, labels, weights)
     read = dict(zip((column.name for column in rows.columns), whole.columns_read(), strict=True))
