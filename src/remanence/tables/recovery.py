@@ -138,7 +138,7 @@ def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.
                 continue
             # A gap does not change a fill value that is learned; an observed value equal to it may.
             others, fresh = np.delete(own, row)[~np.delete(gaps, row)], clone(step)
-            again: Any = len(others) and fresh.set_params(add_indicator=False).fit(others[:, None])
+            again: Any = len(others) and fresh.set_params(add_indicator=False).fit(others[:, None])  # pyright: ignore[reportAttributeAccessIssue]
             if step.strategy == "constant" or (again and nearly_equal(again.statistics_[0], fill)):
                 found[row, column] = None
     return found
