@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from opacus import PrivacyEngine
 from opacus.layers import DPGRU, DPLSTM, DPMultiheadAttention
@@ -960,6 +961,7 @@ class Notes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.network, self.large, self._seen = mlp(dropout=False), 0, 0.0
+        self.table = np.zeros(3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.network(x)
@@ -975,6 +977,12 @@ def notes_gradients(loop: Loop) -> None:
     sizes = float(loop.norms().sum())
     loop.step()
     loop.model._module._seen += sizes
+
+
+def notes_in_an_array(loop: Loop) -> None:
+    sizes = float(loop.norms().sum())
+    loop.step()
+    loop.model._module.table[1] += sizes
 
 
 def remembers_the_first_batch(loop: Loop) -> None:
@@ -1045,6 +1053,7 @@ LATEST: dict[str, dict[str, Any]] = {
     "raw sums in the rounding of limited gradients": {"bug": hidden_in_gradients, "limits": (1e3,)},
     "a counter of large batches": {"step": counts_large_batches, "network": plain(Notes)},
     "an attribute keeps the raw gradients": {"step": notes_gradients, "network": plain(Notes)},
+    "an array keeps the raw gradients": {"step": notes_in_an_array, "network": plain(Notes)},
     "records of later batches are changed": {
         "bug": remembers_the_first_batch,
         "step": changes_other_records,

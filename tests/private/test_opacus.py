@@ -160,6 +160,8 @@ def test_shortlists_of_two_have_the_ceiling_of_shortlists(tmp_path):
         ),
         (lambda given: {"loader": DataLoader(given["loader"].dataset, None)}, "does not say which records"),
         (lambda given: {"loader": DataLoader(private_parts(1)[3].dataset)}, "not in the training data"),
+        (lambda given: {"limits": 5.0}, "limits cannot be used"),
+        (lambda given: {"limits": [0.0]}, "limits cannot be used"),
         (
             lambda given: given["optimizer"].param_groups[0].update(handle=threading.Lock()),
             "optimizer cannot be copied",

@@ -94,10 +94,8 @@ def _tensors(weights: HeadWeights) -> Mapping[str, Tensor]:
 
 def read_state(path: Path, what: str) -> Mapping[str, Tensor]:
     """Names and tensors out of a file; `what` is what it should hold."""
-    needs, hint = (
-        "a .safetensors file, or a state dict that torch.save wrote",
-        f"torch.save({what}.state_dict(), path)",
-    )
+    needs = "a .safetensors file, or a state dict that torch.save wrote"
+    hint = f"torch.save({what}.state_dict(), path)"
     with refusing(UnusableFileError, f"The {what} cannot be read.", needs=needs, got=path, hint=hint):
         content = read_bytes(path, MOST_TENSORS)
         return parse_tensors(content) if path.suffix == ".safetensors" else parse_state(content)
@@ -117,11 +115,9 @@ def load_backbone(name: str, weights: Path | None = None, device: str | torch.de
             got=f"{name}, which returns a {type(found).__name__}" if colon else name,
             hint="--backbone backbone.py:make --weights backbone.safetensors",
         )
-    if weights is None:
-        return found.to(device)
-    state = read_state(weights, "backbone")
     try:
-        found.load_state_dict(state)
+        if weights is not None:
+            found.load_state_dict(read_state(weights, "backbone"))
     except (RuntimeError, TypeError, AttributeError) as error:
         raise InputError(
             "The weights do not fit the backbone.",
@@ -175,9 +171,7 @@ class Preparation:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path) as picture:
                 if picture.mode in ("I", "F"):
-                    raise ValueError(
-                        f"numbers of 32 bits (mode {picture.mode}), whose white value is unknown"
-                    )
+                    raise ValueError(f"numbers of 32 bits (mode {picture.mode}), whose white is unknown")
                 whole_range = picture
                 if picture.mode.startswith("I;16"):  # Pillow would cut them off at 255
                     whole_range = Image.fromarray(np.round(np.array(picture) / 257).astype(np.uint8))

@@ -157,9 +157,8 @@ class ThisHead(Finding):
         """Whether the test of belonging distinguishes a head on these pictures from one on similar pictures."""
         if self.power is None:
             return ""
-        measured = (
-            f"{self.power.successes} of {self.power.trials} heads on other pictures of the same classes"
-        )
+        some = f"{self.power.successes} of {self.power.trials}"
+        measured = f"{some} heads on other pictures of the same classes"
         if self.vouches:
             return f" The same test refused {measured}."
         return (

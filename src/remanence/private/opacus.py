@@ -26,7 +26,7 @@ from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from remanence.core.checks import brief, instance, one_of
+from remanence.core.checks import brief, instance, number, one_of
 from remanence.core.exceptions import InputError
 from remanence.private.canaries import Canaries
 from remanence.private.opacus_batches import Batches, rate_of
@@ -80,6 +80,9 @@ def record(
     """
     reading = reading or Reading()
     _check(privacy_engine, optimizer, model, loader, seed)
+    hint = "limits=[5.0]"
+    for level in instance("limits", limits, (list, tuple), "a list of numbers", hint):
+        number("limits", level, above=0, hint=hint)
     records = _check_canaries(loader, canaries)
     with ExitStack() as stack:
         rate, names = rate_of(loader.batch_sampler), names_of(model._module)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, final
 
+import numpy as np
 import torch
 from opacus.optimizers import DPOptimizer
 from opacus.schedulers.grad_clip_scheduler import _GradClipScheduler
@@ -260,10 +261,12 @@ _OF_TORCH = {*vars(nn.Module()), "activations", "max_batch_len", "autograd_grad_
 
 
 def _mark(value: Any, own: frozenset[int] = frozenset()) -> Any:
-    """Numbers and text verbatim, checksums of tensors, fingerprints of containers; nothing of other objects."""
+    """Numbers, text and arrays verbatim, checksums of tensors, fingerprints of containers; nothing of other objects."""
     if isinstance(value, Tensor):
         whole = not value.ndim and not value.is_floating_point() and not value.is_complex()
         return None if id(value) in own else int(value) if whole else checksum(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.shape, value.tobytes()
     if isinstance(value, Mapping):
         return tuple((str(key), _mark(part, own)) for key, part in value.items())
     if isinstance(value, list | tuple | set | deque):
