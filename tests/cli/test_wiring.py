@@ -199,7 +199,8 @@ class TestRecordedRuns:
     def test_batch_sizes_and_batches_per_record_must_both_vary_as_fair_draws_do(self, sizes, counts, fair):
         # 1,000 records at a rate of 0.2 in 50 steps: variances of 1000 · 0.16 and 50 · 0.16.
         signs = torch.tensor([1.0, -1.0]).double()
-        assert _is_poisson(200 + sizes**0.5 * signs.repeat(25), 10 + counts**0.5 * signs.repeat(500)) is fair
+        batches, often = 200 + sizes**0.5 * signs.repeat(25), 10 + counts**0.5 * signs.repeat(500)
+        assert _is_poisson(batches, often, 1000) is fair
 
     def test_the_largest_number_of_canaries_is_allowed_and_one_more_is_not(self):
         assert len(crafted(MOST_CANDIDATES, (2,), 2, seed=0)) == MOST_CANDIDATES

@@ -109,8 +109,9 @@ def _recording(folder: Path) -> Path:
     about = {"framework": "by hand", "claimed": [[1.1, 0.1, 10]], "records": 10, "steps": 1, "rate": 0.1}
     made_again = {"replayed": dict.fromkeys(recording.PARTS, 1), "noted": {}, "rounding": 0.0, "seed": "os"}
     canaries = {"count": 1, "candidates": 1, "design": "real records", "sha256": "0"}
-    tensors = {"settings": torch.rand(1, 2), "noise": torch.rand(1, 1), "starts": torch.tensor([0, 3])}
-    tensors |= {"indices": torch.arange(3), "sizes": torch.tensor([1]), "scores": torch.rand(1, 1)}
+    tensors = {"settings": torch.rand(1, 2), "noise": torch.rand(1, 1), "scores": torch.rand(1, 1)}
+    tensors = {name: values.double() for name, values in tensors.items()}
+    tensors |= {"starts": torch.tensor([0, 3]), "indices": torch.arange(3).int(), "sizes": torch.tensor([1])}
     tensors["chosen"] = torch.zeros(1, dtype=torch.int64)
     (folder / "run").mkdir()
     content = save(tensors)
