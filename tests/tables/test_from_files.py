@@ -112,6 +112,7 @@ MISTAKES = {
     "model.skops": "--data train.csv",
     f"{OWN} --by star": "no such column for --by",
     f"{OWN} --known some": "--known columns:age",
+    f"{OWN} --known columns:": "--known columns:age",
     f"{OWN} --known columns:star": "no such column for --known",
     f"{OWN} --known none": "No attack is known that recovers a row",
 }

@@ -207,6 +207,9 @@ def test_the_command_makes_a_file_to_train_on_and_a_key(tmp_path, run):
     assert f"{len(lines)} of 60" in out
     code, _, told = run("canaries", tmp_path / "c")
     assert (code, "There are canaries already" in told) == (2, True)
+    (tmp_path / "half/train.jsonl").mkdir(parents=True)
+    assert run("canaries", tmp_path / "half")[0] == 2
+    assert not (tmp_path / "half/key.json").exists()
     for place in ("x", "y"):
         run("canaries", tmp_path / place, "--count", "50")
     one, other = (TextCanaries.load(tmp_path / place / "key.json") for place in ("x", "y"))

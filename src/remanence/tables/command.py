@@ -107,15 +107,15 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
         return game
     if options.known == "none":
         return with_known(game, others=False)
-    if not options.known.startswith("columns:"):
+    kind, _, names = options.known.partition(":")
+    if kind != "columns" or not names.strip(","):
         raise InputError(
             "It is not clear what the adversary knows.",
             needs="all-but-one, none, or columns: and comma-separated names",
             got=f"--known {options.known}",
             hint=f"--known columns:{columns[0]}",
         )
-    given = columns_named(options.known.removeprefix("columns:"), columns, "--known columns:")
-    return with_known(game, columns=given)
+    return with_known(game, columns=columns_named(names, columns, "--known columns:"))
 
 
 def _label_column(frame: Any, label: str | None, *, needed: bool) -> Any:

@@ -89,13 +89,17 @@ class TextCanaries:
 
     def save(self, path: str | Path) -> None:
         """Save them for the audit. Anyone who sees the file knows the coins."""
+        path = Path(path)
+        write_files(path.parent, {path.name: self.written()})
+
+    def written(self) -> bytes:
+        """What `save` writes."""
         document = {
             "records": list(self.records),
             "chosen": [bool(own) for own in self.chosen.tolist()],
             "candidates": self.candidates,
         }
-        path = Path(path)
-        write_files(path.parent, {path.name: json.dumps(document, ensure_ascii=False).encode()})
+        return json.dumps(document, ensure_ascii=False).encode()
 
     @classmethod
     def load(cls, path: str | Path) -> TextCanaries:

@@ -181,8 +181,8 @@ def canaries(
             hint="another folder",
         )
     lines = [json.dumps({**r, "text": r["prefix"] + r["secret"]}, ensure_ascii=False) for r in made.inserted]
-    write_files(out, {"train.jsonl": "".join(f"{line}\n" for line in lines).encode()}, hint="another folder")
-    made.save(key)
+    train = "".join(f"{line}\n" for line in lines).encode()
+    write_files(out, {"train.jsonl": train, key.name: made.written()}, hint="another folder")
     typer.echo(f"Train on:  {out / 'train.jsonl'} ({len(lines)} of {len(made)} canaries)")
     typer.echo(f"Keep:      {key} (the coins; for you alone)")
     typer.echo(f"Afterwards: remanence text FOLDER --canaries {key}")
