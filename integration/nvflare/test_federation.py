@@ -24,7 +24,7 @@ def federation(workspace, manner):
 
 def test_the_guard_logs_what_every_update_gives_away(tmp_path):
     said = federation(tmp_path, "log")
-    assert "8 samples can be read off this update" in said
+    assert "8 samples can be read off it" in said
 
 
 def test_an_update_that_exposes_its_batch_is_withheld(tmp_path):
