@@ -58,7 +58,7 @@ def accuracies(settings: Settings) -> Outcome:
     notes = [
         "Each accuracy is the mean over draws of the training set, eight networks each, with the least and the "
         "greatest draw. *best*: the learning rate with the best accuracy at its ε.",
-        "*no noise*: gradients are clipped, and nothing is added. What is missing to 0.9 there is not the noise's.",
+        "*no noise*: gradients are clipped, and nothing is added. The gap to 0.9 in those rows is not caused by noise.",
     ]
     return Outcome(name, rows, [panel], used, notes)
 
